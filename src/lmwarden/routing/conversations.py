@@ -1,0 +1,231 @@
+"""The conversation table: bounded, and hard to flush.
+
+Conversations stand in three orders of last use, so that everything is O(1) and a flood of ids that are
+used once cannot push out those that come back:
+
+* ``fresh``: live, one turn so far;
+* ``established``: live, came back at least once;
+* ``dormant``: were established, then unused for ``live_s``; their home may still hold the prefix in the morning.
+
+Eviction takes the oldest of ``dormant``, then of ``fresh``, then of ``established``; a conversation with a
+request in flight is never evicted. A fresh one that never came back is dropped when it stops being live.
+
+What a live conversation adds to its home's sums (see replicas.py) depends on its fields alone; so every change
+of them goes ``detach``, change, ``attach``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from lmwarden.routing.replicas import Fleet, Replica
+from lmwarden.types import ConversationKey
+
+FIRST_TURN_WEIGHT = 0.25
+"""How much an idle conversation counts that had one turn which did not end in a tool call: many never return."""
+
+DORMANT_S = 24 * 3600.0
+"""After this long unused a conversation is forgotten."""
+
+
+class Conversation:
+    """What the router remembers of one conversation (about 450 bytes with its place in the table)."""
+
+    __slots__ = (
+        "context_tokens",
+        "earlier",
+        "epoch",
+        "home",
+        "in_flight",
+        "last_used",
+        "live",
+        "opening",
+        "returns",
+        "second",
+        "second_epoch",
+        "shared",
+        "spilled",
+        "turns",
+    )
+
+    def __init__(self, last_used: float) -> None:
+        self.home: Replica | None = None
+        """Bound replica; None before the first dispatch."""
+        self.epoch = 0
+        """The home's epoch when it was bound; another one means that its cache was lost."""
+        self.second: Replica | None = None
+        """Second home: where it spilled last."""
+        self.second_epoch = 0
+        self.spilled = False
+        """Its last turn went to its second home."""
+        self.in_flight = 0
+        """Its requests in flight, anywhere."""
+        self.turns = 0
+        self.context_tokens = 0
+        """Prompt and completion of its last finished turn: what its home holds for it."""
+        self.last_used = last_used
+        self.returns = False
+        """Its last turn ended in a tool call: the next one is about to come."""
+        self.live = True
+        self.opening: bytes | None = None
+        self.earlier: tuple[bytes, ...] = ()
+        """Up to four openings that its id had before."""
+        self.shared = False
+        """Its id turned out to be a constant that several clients send."""
+
+    @property
+    def has_home(self) -> bool:
+        """Bound, and the home's cache is still the one it was bound to."""
+        return self.home is not None and self.home.epoch == self.epoch
+
+    @property
+    def idle_weight(self) -> float:
+        """How likely it comes back soon, just after a turn."""
+        return 1.0 if self.turns > 1 or self.returns else FIRST_TURN_WEIGHT
+
+    def bind(self, home: Replica) -> None:
+        """Make ``home`` its home. Only while detached."""
+        self.home = home
+        self.epoch = home.epoch
+        self.spilled = False
+
+    def spill_to(self, second: Replica) -> None:
+        """Remember its second home."""
+        self.second = second
+        self.second_epoch = second.epoch
+        self.spilled = True
+
+    def note_opening(self, opening: bytes) -> None:
+        """Compare this turn's opening with those that its id had before.
+
+        A conversation's opening changes rarely and never back (compaction, more tools). An id whose turns
+        return to an earlier opening, or have two openings in flight at once, is a constant that several clients share.
+        """
+        if opening == self.opening:
+            return
+        if self.opening is not None:
+            if self.in_flight or opening in self.earlier:
+                self.shared = True
+            self.earlier = (*self.earlier[-3:], self.opening)
+        self.opening = opening
+
+
+class ConversationTable:
+    """All conversations of one model, and what they add to their homes."""
+
+    def __init__(self, fleet: Fleet, max_conversations: int, live_s: float) -> None:
+        self._fleet = fleet
+        self.max_conversations = max_conversations
+        self.live_s = live_s
+        self._fresh: OrderedDict[ConversationKey, Conversation] = OrderedDict()
+        self._established: OrderedDict[ConversationKey, Conversation] = OrderedDict()
+        self._dormant: OrderedDict[ConversationKey, Conversation] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._fresh) + len(self._established) + len(self._dormant)
+
+    def __iter__(self) -> Iterator[tuple[ConversationKey, Conversation]]:
+        """All of them, the next to be evicted first."""
+        return itertools.chain(self._dormant.items(), self._fresh.items(), self._established.items())
+
+    def get(self, key: ConversationKey) -> Conversation | None:
+        """The conversation, or None if it is unknown."""
+        return self._established.get(key) or self._fresh.get(key) or self._dormant.get(key)
+
+    def add(self, key: ConversationKey, now: float) -> Conversation:
+        """Add an unknown conversation, evicting one if the table is full."""
+        self._make_room()
+        conversation = Conversation(now)
+        self._fresh[key] = conversation
+        return conversation
+
+    def restore(self, key: ConversationKey, conversation: Conversation) -> None:
+        """Add one from before a restart: dormant until its next turn."""
+        self._make_room()
+        conversation.live = False
+        self._dormant[key] = conversation
+
+    def attach(self, conversation: Conversation) -> None:
+        """Add it to its home's sums."""
+        self._count(conversation, +1)
+
+    def detach(self, conversation: Conversation) -> None:
+        """Take it out of its home's sums; its fields may change now."""
+        self._count(conversation, -1)
+
+    def _count(self, conversation: Conversation, sign: int) -> None:
+        home = conversation.home
+        if home is None or home.epoch != conversation.epoch or not conversation.live:
+            return
+        tokens = conversation.context_tokens
+        self._fleet.hold(home, sign, tokens)
+        if conversation.in_flight:
+            self._fleet.hold_open(home, sign * tokens, conversation.last_used)
+        else:
+            weight = sign * conversation.idle_weight
+            self._fleet.hold_idle(home, weight, weight * tokens, conversation.last_used)
+
+    def touch(self, key: ConversationKey, conversation: Conversation, now: float) -> None:
+        """It is used now. Only while detached."""
+        if (order := self._order_of(key)) is self._established or not conversation.turns:
+            order.move_to_end(key)
+        else:  # a second turn, or it was dormant
+            self._established[key] = order.pop(key)
+        conversation.live = True
+        conversation.last_used = now
+
+    def ended(self, key: ConversationKey, conversation: Conversation, now: float) -> None:
+        """A turn of it ended now. Only while detached."""
+        self._order_of(key).move_to_end(key)
+        conversation.last_used = now
+
+    def expire(self, now: float) -> None:
+        """Conversations that went unused for too long stop being live, or are forgotten."""
+        for order in (self._fresh, self._established):
+            while order:
+                key, conversation = next(iter(order.items()))
+                if conversation.last_used + self.live_s > now:
+                    break
+                if conversation.in_flight:
+                    order.move_to_end(key)
+                    conversation.last_used = now
+                    continue
+                self.detach(conversation)
+                conversation.live = False
+                del order[key]
+                if order is self._established:
+                    self._dormant[key] = conversation
+        while self._dormant:
+            key, conversation = next(iter(self._dormant.items()))
+            if conversation.last_used + DORMANT_S > now:
+                break
+            del self._dormant[key]
+
+    def next_expiry(self) -> float | None:
+        """When the next live conversation stops being live, if none is used again."""
+        oldest = [next(iter(order.values())).last_used for order in (self._fresh, self._established) if order]
+        return min(oldest) + self.live_s if oldest else None
+
+    def _order_of(self, key: ConversationKey) -> OrderedDict[ConversationKey, Conversation]:
+        for order in (self._established, self._fresh):
+            if key in order:
+                return order
+        return self._dormant
+
+    def _make_room(self) -> None:
+        while len(self) >= self.max_conversations and self._evict():
+            pass
+
+    def _evict(self) -> bool:
+        for order in (self._dormant, self._fresh, self._established):
+            for _ in range(len(order)):
+                key, conversation = next(iter(order.items()))
+                if conversation.in_flight:
+                    order.move_to_end(key)  # in use, so it is not the oldest
+                    continue
+                self.detach(conversation)
+                del order[key]
+                return True
+        return False

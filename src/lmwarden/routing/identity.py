@@ -1,0 +1,379 @@
+"""Who is asking: the conversation behind a request, from what the client already sends.
+
+The first of these that holds a usable value names the session:
+
+1.  the operator's own header list;
+2.  ``X-Claude-Code-Session-Id``;
+3.  ``metadata.user_id``: a JSON string with ``session_id`` (Claude Code), or ``..._session_<id>`` (older releases);
+4.  ``session-id`` / ``session_id`` (Codex), ``X-Session-Id``, ``x-session-affinity``, ``x-opencode-session``,
+    ``X-SMG-Routing-Key``, ``X-Dynamo-Session-ID``;
+5.  body ``prompt_cache_key``, ``conversation`` (a string or ``{"id": ...}``), an id-shaped ``user``;
+6.  only when there is none: a fingerprint of the *opening*: model, system, tools and the whole first user message.
+
+``x-claude-code-agent-id`` makes a subagent a conversation of its own whose parent is the session (or the
+agent in ``x-claude-code-parent-agent-id``). Blank values and words that stand for nothing ("null",
+"undefined", ...) are absent. Per-request ids (``x-request-id`` and the like) are never read.
+
+Nothing leaves this module but keyed hashes: blake2b under the data folder's secret, 16 bytes, over
+(model, API key, session id, agent id) with every part length-prefixed.
+
+The opening must not change between two turns of one conversation, although Claude Code moves its
+``cache_control`` marks, writes one text block now as a string and now as a list, and puts a billing line
+first in ``system``; so those are normalised away, and harness preambles that many conversations share
+do not count as the first user message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Raw
+
+_ABSENT = Raw(b"")
+
+MAX_ID_BYTES = 256
+"""Longer ids are not ids; they count as absent."""
+
+_SESSION_HEADERS: tuple[bytes, ...] = (
+    b"session-id",
+    b"session_id",
+    b"x-session-id",
+    b"x-session-affinity",
+    b"x-opencode-session",
+    b"x-smg-routing-key",
+    b"x-dynamo-session-id",
+)
+
+_NOTHING = frozenset(
+    b"null undefined none nil nan n/a na - 0 1 true false {} [] unknown default anonymous user test session id "
+    b"00000000-0000-0000-0000-000000000000".split()
+) | {b"", b"[object object]", b'""', b"''"}
+
+_OLD_USER_ID = re.compile(r"_session_([A-Za-z0-9-]{8,64})\Z")
+_ID_SHAPED = re.compile(r"(?=(?:.*[0-9]){4})(?=.*[A-Za-z])[A-Za-z0-9._:-]{16,256}\Z")
+
+_PREAMBLES = (
+    "<system-reminder>",
+    "<environment_context>",
+    "<user_instructions>",
+    "# AGENTS.md instructions",
+    "<INSTRUCTIONS>",
+)
+"""How text begins that a harness (Claude Code, Codex) puts in front of what the user typed."""
+
+
+class RequestFields(msgspec.Struct, gc=False):
+    """The top-level members of a request body that we look at, undecoded. Absent members are empty."""
+
+    model: Raw = _ABSENT
+    stream: Raw = _ABSENT
+    stream_options: Raw = _ABSENT
+    max_tokens: Raw = _ABSENT
+    max_completion_tokens: Raw = _ABSENT
+    max_output_tokens: Raw = _ABSENT
+    metadata: Raw = _ABSENT
+    prompt_cache_key: Raw = _ABSENT
+    conversation: Raw = _ABSENT
+    user: Raw = _ABSENT
+    previous_response_id: Raw = _ABSENT
+    system: Raw = _ABSENT
+    instructions: Raw = _ABSENT
+    tools: Raw = _ABSENT
+    messages: Raw = _ABSENT
+    prompt: Raw = _ABSENT
+    input: Raw = _ABSENT
+    output_config: Raw = _ABSENT
+    response_format: Raw = _ABSENT
+
+
+class Identity(msgspec.Struct, frozen=True, gc=False):
+    """The conversation a request belongs to."""
+
+    conversation: bytes | None
+    """16-byte keyed hash; None: none recognised."""
+    parent: bytes | None
+    """Of a subagent: the conversation that started it."""
+    derived: bool
+    """From the opening, not from an id."""
+    auxiliary: bool
+    """A title call or the like."""
+    source: str
+    """Which of the places above named it, for people; ``none`` otherwise."""
+    opening: bytes | None
+    """Already computed (derived conversations only)."""
+
+
+class _Metadata(msgspec.Struct):
+    user_id: Raw = _ABSENT
+
+
+class _UserId(msgspec.Struct):
+    session_id: str = ""
+
+
+class _ConversationObject(msgspec.Struct):
+    id: str = ""
+
+
+class _Message(msgspec.Struct):
+    role: str = ""
+    content: Raw = _ABSENT
+
+
+class _OutputConfig(msgspec.Struct):
+    format: Raw = _ABSENT
+
+
+_fields_decoder = msgspec.json.Decoder(RequestFields)
+_string_decoder = msgspec.json.Decoder(str)
+_metadata_decoder = msgspec.json.Decoder(_Metadata)
+_user_id_decoder = msgspec.json.Decoder(_UserId)
+_conversation_decoder = msgspec.json.Decoder(str | _ConversationObject)
+_raw_list_decoder = msgspec.json.Decoder(list[Raw])
+_message_decoder = msgspec.json.Decoder(_Message)
+_output_config_decoder = msgspec.json.Decoder(_OutputConfig)
+_any_decoder = msgspec.json.Decoder()
+_canonical_encoder = msgspec.json.Encoder(order="sorted")
+
+
+def decode_fields(body: bytes | bytearray | memoryview) -> RequestFields:
+    """Decode a JSON object's top-level members, leaving every value undecoded.
+
+    Raises:
+        msgspec.DecodeError: broken JSON, or not an object (``msgspec.ValidationError`` is one of these).
+    """
+    return _fields_decoder.decode(body)
+
+
+def text_of(raw: Raw) -> str | None:
+    """The value if it is a JSON string, else None."""
+    if not raw or bytes(memoryview(raw)[:1]) != b'"':
+        return None
+    try:
+        return _string_decoder.decode(raw)
+    except msgspec.DecodeError:
+        return None
+
+
+def identify(
+    headers: Mapping[bytes, bytes],
+    fields: RequestFields,
+    *,
+    secret: bytes,
+    model: str,
+    key_digest: bytes,
+    operator_headers: Sequence[bytes] = (),
+) -> Identity:
+    """Name the conversation of a request.
+
+    Args:
+        headers: Lower-case name to the first value of that name.
+        fields: The body's members.
+        secret: The data folder's key, at most 64 bytes.
+        model: The served model's name, after aliases.
+        key_digest: Of the caller's API key (``KeyIdentity.digest``), empty where none is required.
+        operator_headers: Lower-case names to try first.
+    """
+    session: bytes | None = None
+    source = "none"
+    claude = False
+    for name in operator_headers:
+        session = _usable(headers.get(name))
+        if session is not None:
+            source = name.decode("latin-1")
+            break
+    if session is None:
+        session = _usable(headers.get(b"x-claude-code-session-id"))
+        if session is not None:
+            source, claude = "x-claude-code-session-id", True
+        elif fields.metadata:
+            session = _session_of_metadata(fields.metadata)
+            if session is not None:
+                source, claude = "metadata.user_id", True
+    else:
+        claude = b"x-claude-code-session-id" in headers
+    if session is None:
+        session, source = _other_session(headers, fields)
+    if session is None:
+        found = opening(fields, secret=secret, model=model)
+        if found is None:
+            return Identity(None, None, False, False, "none", None)
+        key = _digest(secret, model.encode(), key_digest, b"opening", found)
+        return Identity(key, None, True, _is_hinted_auxiliary(headers), "opening", found)
+
+    agent = _usable(headers.get(b"x-claude-code-agent-id")) if claude else None
+    key = _digest(secret, model.encode(), key_digest, session, agent or b"")
+    parent = None
+    if agent is not None:
+        parent_agent = _usable(headers.get(b"x-claude-code-parent-agent-id")) or b""
+        parent = _digest(secret, model.encode(), key_digest, session, parent_agent)
+    auxiliary = _is_hinted_auxiliary(headers) or (claude and agent is None and _is_title_call(fields))
+    return Identity(key, parent, False, auxiliary, source, None)
+
+
+def opening(fields: RequestFields, *, secret: bytes, model: str) -> bytes | None:
+    """Keyed hash (16 bytes) of how the conversation begins, or None where there is no user message.
+
+    Costs a pass over system, tools and the first user message; call it only when it is needed.
+    """
+    try:
+        return _opening(fields, secret, model)
+    except msgspec.DecodeError:
+        return None  # malformed messages are the engine's to refuse
+
+
+def _opening(fields: RequestFields, secret: bytes, model: str) -> bytes | None:
+    turns = fields.messages or fields.input
+    if not turns:
+        return None
+    digest = hashlib.blake2b(key=secret[:64], digest_size=16)
+    _feed(digest, model.encode())
+    for head in (fields.system, fields.instructions):
+        _feed(digest, _system_text(_any_decoder.decode(head)) if head else b"")
+    _feed(digest, _canonical(_any_decoder.decode(fields.tools)) if fields.tools else b"")
+    if bytes(memoryview(turns)[:1]) == b'"':  # /v1/responses with a plain string
+        _feed(digest, _string_decoder.decode(turns).encode("utf-8", "surrogatepass"))
+        return digest.digest()
+    for raw in _raw_list_decoder.decode(turns):
+        message = _message_decoder.decode(raw)
+        if message.role == "user":
+            text = _user_text(_any_decoder.decode(message.content)) if message.content else b""
+            if text:
+                _feed(digest, text)
+                return digest.digest()
+        elif message.role in ("system", "developer"):
+            _feed(digest, _system_text(_any_decoder.decode(message.content)) if message.content else b"")
+    return None
+
+
+def _feed(digest: hashlib.blake2b, part: bytes) -> None:
+    digest.update(len(part).to_bytes(8, "little"))
+    digest.update(part)
+
+
+def _digest(secret: bytes, *parts: bytes) -> bytes:
+    digest = hashlib.blake2b(key=secret[:64], digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(4, "little"))
+        digest.update(part)
+    return digest.digest()
+
+
+def _usable(value: bytes | None) -> bytes | None:
+    """The id if it can be one: 1 to 256 printable bytes that do not spell "nothing"."""
+    if value is None:
+        return None
+    value = value.strip()
+    if not 0 < len(value) <= MAX_ID_BYTES or value.lower() in _NOTHING:
+        return None
+    if min(value) < 0x20 or 0x7F in value:
+        return None
+    return value
+
+
+def _usable_text(text: str | None) -> bytes | None:
+    # A lone surrogate is legal in JSON; it must not raise here.
+    return None if text is None else _usable(text.encode("utf-8", "surrogatepass"))
+
+
+def _session_of_metadata(metadata: Raw) -> bytes | None:
+    try:
+        user_id = text_of(_metadata_decoder.decode(metadata).user_id)
+    except msgspec.DecodeError:
+        return None
+    if user_id is None:
+        return None
+    if user_id.lstrip().startswith("{"):
+        try:
+            return _usable_text(_user_id_decoder.decode(user_id).session_id)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            return None
+    found = _OLD_USER_ID.search(user_id)
+    return _usable_text(found.group(1)) if found else None
+
+
+def _other_session(headers: Mapping[bytes, bytes], fields: RequestFields) -> tuple[bytes | None, str]:
+    for name in _SESSION_HEADERS:
+        session = _usable(headers.get(name))
+        if session is not None:
+            return session, name.decode()
+    session = _usable_text(text_of(fields.prompt_cache_key))
+    if session is not None:
+        return session, "prompt_cache_key"
+    if fields.conversation:
+        try:
+            value = _conversation_decoder.decode(fields.conversation)
+        except msgspec.DecodeError:
+            value = ""
+        session = _usable_text(value if isinstance(value, str) else value.id)
+        if session is not None:
+            return session, "conversation"
+    user = text_of(fields.user)
+    if user is not None and _ID_SHAPED.match(user):
+        return _usable_text(user), "user"
+    return None, "none"
+
+
+def _is_hinted_auxiliary(headers: Mapping[bytes, bytes]) -> bool:
+    return headers.get(b"x-claude-code-request-class", b"").strip().lower() == b"auxiliary"
+
+
+def _is_title_call(fields: RequestFields) -> bool:
+    """No tools and a prescribed output format: Claude Code asks for a title beside the main turn."""
+    if fields.tools and bytes(memoryview(fields.tools)).strip() not in (b"[]", b"null"):
+        return False
+    if not fields.output_config:
+        return False
+    try:
+        wanted = _output_config_decoder.decode(fields.output_config).format
+    except msgspec.DecodeError:
+        return False
+    return bool(wanted) and bytes(memoryview(wanted)) != b"null"
+
+
+def _system_text(system: object) -> bytes:
+    """``system`` without the ``x-anthropic-*`` lines that change per release, conversation or request."""
+    if isinstance(system, str):
+        lines = system.split("\n")
+        while lines and lines[0].startswith("x-anthropic-"):
+            lines.pop(0)
+        return "\n".join(lines).encode("utf-8", "surrogatepass")
+    return b"\0".join(part for part in _parts(system) if not part.startswith(b"x-anthropic-"))
+
+
+def _user_text(content: object) -> bytes:
+    """What the user said first, without what harnesses put in front of it. Empty: nothing but preamble."""
+    return b"\0".join(part for part in _parts(content) if not part.startswith(_PREAMBLE_BYTES))
+
+
+_PREAMBLE_BYTES = tuple(text.encode() for text in _PREAMBLES)
+
+
+def _parts(content: object) -> list[bytes]:
+    """Content as a list of byte strings; a plain string equals one text block."""
+    if isinstance(content, str):
+        return [content.encode("utf-8", "surrogatepass")] if content else []
+    if not isinstance(content, list):
+        return [_canonical(content)] if content is not None else []
+    parts = []
+    for block in content:
+        if isinstance(block, dict) and isinstance(text := block.get("text"), str):
+            parts.append(text.encode("utf-8", "surrogatepass"))
+        else:
+            parts.append(_canonical(block))
+    return parts
+
+
+def _canonical(value: object) -> bytes:
+    return _canonical_encoder.encode(_without_cache_control(value))
+
+
+def _without_cache_control(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _without_cache_control(item) for name, item in value.items() if name != "cache_control"}
+    if isinstance(value, list):
+        return [_without_cache_control(item) for item in value]
+    return value

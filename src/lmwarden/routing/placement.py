@@ -1,0 +1,116 @@
+"""Placement: where a new conversation starts.
+
+Least loaded by one sum; every term is in "requests":
+
+    score(r) =   in_flight(r)                 ours, waiting ones included; requests that went to the
+                                              engine without a rank count evenly for its ranks
+               + warm(r)                      idle conversations homed there, each weighted by how likely
+                                              it comes back soon (1 just after a turn, decaying with 10 s)
+               + LIVE * live(r) / mean live   share of the live conversations
+               + KV   * kv_used(r)            scraped, 0..1; only if fresh for all replicas, else left out for all
+               + HELD * held(r)               context of in-flight and warm conversations over the replica's
+                                              KV capacity; only where all replicas report a capacity
+               + ramp(r)                      a replica that came back empty, for a minute
+
+Ties: fewest live conversations, then least recently assigned; never the order of a list.
+
+Worked example. Four replicas, no ramp, no KV capacity reported, KV use fresh, KV = 1, LIVE = 0.5; live
+conversations 6, 5, 5, 4, so their mean is 5:
+
+    replica   in flight   warm   live         kv used    score
+    e0/0          2        1.2   6 -> 0.60      0.55      4.35
+    e0/1          3        0.1   5 -> 0.50      0.70      4.30
+    e0/2          2        0.9   5 -> 0.50      0.50      3.90   <- the new conversation
+    e0/3          3        0.4   4 -> 0.40      0.60      4.40
+
+``e0/0`` has as few requests in flight, but more conversations that are about to send their next turn.
+
+Where a conversation *resembles* one that is known (a fork of it, or a sibling subagent of the same parent), it
+starts on that one's replica unless that replica is above the spill threshold, because the shared prefix is there.
+
+The weights were chosen by ``benchmarks/placement_weights.py`` (docs/measurements.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from lmwarden.routing.replicas import Fleet, Replica
+from lmwarden.types import CandidateScore, ConversationKey
+
+Scored: TypeAlias = tuple[float, int, float, int, float, int, float, Replica]
+"""(score, live conversations, last assigned, in flight, KV used, open tokens, scaled warm tokens, replica).
+
+Compares by the tie rules; ``last assigned`` is never equal. A plain tuple of what stands in the replica, because a
+decision over 64 replicas makes 64 of them."""
+
+
+class Comparison(NamedTuple):
+    """The candidates of one placement, as they were."""
+
+    scored: Sequence[Scored]
+    decay: float
+    """Turns scaled warm tokens into those of that moment."""
+    kv_known: bool
+    held_known: bool
+
+    @property
+    def least(self) -> Replica:
+        """The least loaded candidate; there is at least one."""
+        return min(self.scored)[-1]
+
+    def score_of(self, replica: Replica) -> float | None:
+        """The score of a candidate, None if it was none."""
+        return next((scored[0] for scored in self.scored if scored[-1] is replica), None)
+
+    def frozen(self) -> tuple[CandidateScore, ...]:
+        """The candidates as they appear in an explanation."""
+        return tuple(self._frozen(scored) for scored in self.scored)
+
+    def _frozen(self, scored: Scored) -> CandidateScore:
+        score, conversations, _, in_flight, kv_used_ratio, open_tokens, warm_tokens_scaled, replica = scored
+        held_tokens = open_tokens + self.decay * warm_tokens_scaled
+        return CandidateScore(
+            replica=replica.id,
+            score=score,
+            in_flight=in_flight,
+            conversations=conversations,
+            kv_used_ratio=kv_used_ratio if self.kv_known else None,
+            held_ratio=held_tokens / (replica.capacity.kv_cache_tokens or 1) if self.held_known else None,
+        )
+
+
+def compare(candidates: Sequence[Replica], fleet: Fleet, now: float) -> Comparison:
+    """Score every candidate (at least one); see the sum at the top of this module."""
+    fleet.refresh(now)
+    decay = fleet.decay(now)
+    live = fleet.live_conversations
+    live_each = fleet.weights.live * len(fleet.ready) / live if live else 0.0
+    # ``standing`` and ``decaying`` are kept up to date by the fleet: this runs over all replicas on the hot path.
+    scored: list[Scored] = [
+        (
+            replica.in_flight + replica.standing + decay * replica.decaying + live_each * replica.conversations,
+            replica.conversations,
+            replica.last_assigned,
+            replica.in_flight,
+            replica.kv_used_ratio,
+            replica.open_tokens,
+            replica.warm_tokens_scaled,
+            replica,
+        )
+        for replica in candidates
+    ]
+    return Comparison(scored, decay, fleet.kv_known, fleet.held_known)
+
+
+def rendezvous(conversation: ConversationKey, candidates: Sequence[Replica]) -> Replica:
+    """Highest-random-weight hash of the conversation over the candidates (placement ``hash``).
+
+    blake2b, because CRC32 is no rendezvous score: it put three of three sessions on one replica.
+    """
+    return max(
+        candidates,
+        key=lambda replica: hashlib.blake2b(str(replica.id).encode(), key=conversation, digest_size=8).digest(),
+    )

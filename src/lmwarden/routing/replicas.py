@@ -1,0 +1,340 @@
+"""The fleet: what the router knows of each replica, counted by itself.
+
+In flight is ours alone: it goes up in the call that decides and down in the call that reports the end.
+Scraped samples stand beside it and are used only while they are fresh for *every* ready replica,
+so that one late scrape never makes a replica look idle.
+
+Three measures of what a replica holds, all kept in O(1):
+
+* ``conversations``: live ones homed here (used within ``live_s``);
+* ``resident_tokens``: the context of those, by their last usage;
+* ``open_tokens``: the context of conversations that have a request in flight here;
+* ``warm`` and ``warm_tokens``: conversations that are idle *right now* and their context, each weighted by how
+  likely it comes back soon: 1 just after a turn, decaying with ``WARM_S``. All weights decay at the same rate,
+  so a sum is kept as one number relative to a time that the fleet moves on now and then; one ``exp`` per
+  decision turns all of them into today's values.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from lmwarden.types import Decision, ReplicaCapacity, ReplicaId, ReplicaSample, ReplicaState
+
+WARM_S = 10.0
+"""Decay time of an idle conversation's weight. 95 % of the gaps between an agent's requests are under 10 s."""
+
+_REBASE_S = 20 * WARM_S
+
+SAMPLE_FRESH_S = 5.0
+"""A scrape older than this is ignored."""
+
+RAMP_S = 60.0
+"""How long a replica that returns empty looks busier than it is."""
+
+SUSPECT_FIRST_S = 2.0
+SUSPECT_MAX_S = 60.0
+"""A replica that failed gets no new conversation for this long, doubling with each failure in a row."""
+
+DEFAULT_SPILL_THRESHOLD = 8
+"""Where max_num_seqs is unknown."""
+
+
+class Weights(NamedTuple):
+    """Weights of the placement sum (placement.py), in requests."""
+
+    warm: float = 1.0
+    live: float = 0.5
+    kv: float = 1.0
+    held: float = 2.0
+
+
+DEFAULT_WEIGHTS = Weights()
+
+
+class Engine:
+    """One engine: its ranks share a process, a URL and a fate."""
+
+    __slots__ = ("name", "ranks", "unrouted_in_flight")
+
+    def __init__(self, name: str, ranks: int) -> None:
+        self.name = name
+        self.ranks = ranks
+        """Data-parallel ranks of the server."""
+        self.unrouted_in_flight = 0
+        """Requests sent to it without a rank."""
+
+
+class Replica:
+    """One replica's counts. Only the router changes them."""
+
+    __slots__ = (
+        "boot_id",
+        "capacity",
+        "conversations",
+        "decaying",
+        "decisions",
+        "engine",
+        "epoch",
+        "failures",
+        "id",
+        "in_flight",
+        "kv_used_ratio",
+        "last_assigned",
+        "open_tokens",
+        "ramp_from",
+        "ramp_started",
+        "resident_tokens",
+        "sample",
+        "standing",
+        "state",
+        "suspect_until",
+        "warm_scaled",
+        "warm_tokens_scaled",
+    )
+
+    def __init__(self, replica: ReplicaId, engine: Engine) -> None:
+        self.id = replica
+        self.engine = engine
+        self.state = ReplicaState.STARTING
+        self.boot_id = ""
+        """One run of the engine; another one means an empty cache."""
+        self.epoch = 0
+        """Counts the boot ids; a conversation remembers the one it was homed under."""
+        self.capacity = ReplicaCapacity()
+        self.sample: ReplicaSample | None = None
+        self.kv_used_ratio = 0.0
+        """Of ``sample``; 0 where not reported."""
+        self.decisions = dict.fromkeys(Decision, 0)
+        """How many of each decision chose this replica."""
+        self.in_flight = 0
+        """Requests sent here with our choice of rank and not finished."""
+        self.conversations = 0
+        """Live conversations homed here."""
+        self.resident_tokens = 0
+        """Context of those conversations, in tokens."""
+        self.open_tokens = 0
+        """Context of conversations with a request in flight here, in tokens."""
+        self.warm_scaled = 0.0
+        self.warm_tokens_scaled = 0.0
+        """Multiply by ``Fleet.decay(now)`` for the values of now."""
+        self.last_assigned = 0.0
+        """Sequence number of the last placement, for ties; before the first one a random number below 0."""
+        self.suspect_until = -math.inf
+        self.failures = 0
+        """Failures in a row."""
+        self.standing = 0.0
+        self.decaying = 0.0
+        """Two parts of the placement sum that ``Fleet`` derives from the numbers above: one that stands, and one to
+        multiply by ``Fleet.decay(now)``."""
+        self.ramp_started = -math.inf
+        self.ramp_from = 0.0
+        """Extra score at ``ramp_started``, falling to 0 over RAMP_S."""
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is ReplicaState.READY
+
+    def is_suspect(self, now: float) -> bool:
+        """Whether it failed or stayed silent a moment ago."""
+        return now < self.suspect_until
+
+    def failed(self, now: float) -> None:
+        """Note that a request could not be served here."""
+        self.failures += 1
+        self.suspect_until = now + min(SUSPECT_MAX_S, SUSPECT_FIRST_S * 2 ** min(self.failures - 1, 10))
+
+    def succeeded(self) -> None:
+        """Note that it answered."""
+        if self.failures:
+            self.failures = 0
+            self.suspect_until = -math.inf
+
+    def ramp(self, now: float) -> float:
+        """Extra score while it returns gradually."""
+        left = 1.0 - (now - self.ramp_started) / RAMP_S
+        return self.ramp_from * left if left > 0.0 else 0.0
+
+
+class Fleet:
+    """All replicas of one model."""
+
+    def __init__(self, engines: Mapping[str, int], seed: int, weights: Weights = DEFAULT_WEIGHTS) -> None:
+        """Args:
+        engines: Name to number of ranks.
+        seed: Of the order in which untouched replicas are tried.
+        weights: Of the placement sum.
+        """
+        self.weights = weights
+        self.engines = {name: Engine(name, ranks) for name, ranks in engines.items()}
+        self._replicas = {
+            ReplicaId(engine.name, rank): Replica(ReplicaId(engine.name, rank), engine)
+            for engine in self.engines.values()
+            for rank in range(engine.ranks)
+        }
+        self.ready: tuple[Replica, ...] = ()
+        """Replicas in state ``ready``, in the order of their ids; replaced whole when one changes."""
+        self.kv_known = False
+        """Whether every ready replica has a fresh scrape with its KV use; else it is left out for all."""
+        self.held_known = False
+        """Whether every replica reports its KV capacity; else held context is left out for all."""
+        self.live_conversations = 0
+        """Live ones homed anywhere."""
+        self._assignments = 0
+        self._decay_from = 0.0
+        self._suspect_until = -math.inf
+        self._refresh_at = -math.inf
+        """When the derived parts of the placement sum must be derived anew."""
+        order = random.Random(seed)
+        for replica in self:
+            replica.last_assigned = -order.random()
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self._replicas.values())
+
+    def __getitem__(self, replica: ReplicaId) -> Replica:
+        """The replica.
+
+        Raises:
+            KeyError: the model has no such replica.
+        """
+        return self._replicas[replica]
+
+    def get(self, replica: ReplicaId) -> Replica | None:
+        """The replica, or None."""
+        return self._replicas.get(replica)
+
+    def changed(self) -> None:
+        """A replica's state, capacity, sample or ramp changed."""
+        self.ready = tuple(replica for replica in self._replicas.values() if replica.is_ready)
+        self._refresh_at = -math.inf
+
+    def sampled(self) -> None:
+        """A new scrape arrived."""
+        self._refresh_at = -math.inf
+
+    def unrouted(self, engine: Engine, change: int) -> None:
+        """Requests without a rank went to an engine, or ended there; they count evenly for its replicas."""
+        engine.unrouted_in_flight += change
+        self._refresh_at = -math.inf
+
+    def refresh(self, now: float) -> None:
+        """Bring ``standing`` and ``decaying`` of all replicas up to date, before they are compared."""
+        if now < self._refresh_at:
+            return
+        self.held_known = all(replica.capacity.kv_cache_tokens for replica in self)
+        fresh_until = min((_fresh_until(replica) for replica in self.ready), default=-math.inf)
+        self.kv_known = now <= fresh_until
+        ramping = False
+        for replica in self:
+            self._derive(replica, now)
+            ramping = ramping or replica.ramp(now) > 0.0
+        if ramping:
+            self._refresh_at = now
+        else:
+            self._refresh_at = math.nextafter(fresh_until, math.inf) if self.kv_known else math.inf
+
+    def _derive(self, replica: Replica, now: float) -> None:
+        weights, engine, capacity = self.weights, replica.engine, replica.capacity.kv_cache_tokens
+        held = weights.held / capacity if self.held_known and capacity else 0.0
+        kv_used = weights.kv * replica.kv_used_ratio if self.kv_known else 0.0
+        unrouted = engine.unrouted_in_flight / engine.ranks
+        replica.standing = kv_used + held * replica.open_tokens + unrouted + replica.ramp(now)
+        replica.decaying = weights.warm * replica.warm_scaled + held * replica.warm_tokens_scaled
+
+    def assigned(self, replica: Replica) -> None:
+        """Note a placement there, for breaking ties."""
+        self._assignments += 1
+        replica.last_assigned = self._assignments
+
+    def usable(self, now: float, besides: Engine | None = None) -> tuple[Replica, ...]:
+        """Ready replicas that nothing speaks against; if that leaves none, all ready ones (we still try).
+
+        Args:
+            now: Seconds.
+            besides: An engine to leave out, unless nothing else is ready.
+        """
+        ready = self.ready
+        if besides is not None:
+            ready = tuple(replica for replica in ready if replica.engine is not besides) or ready
+        if now < self._suspect_until:
+            return tuple(replica for replica in ready if not replica.is_suspect(now)) or ready
+        return ready
+
+    def cache_lost(self, replica: Replica) -> None:
+        """Its cache is empty: no conversation is at home there any more."""
+        self.live_conversations -= replica.conversations
+        replica.epoch += 1
+        replica.conversations = 0
+        replica.resident_tokens = 0
+        replica.open_tokens = 0
+        replica.warm_scaled = 0.0
+        replica.warm_tokens_scaled = 0.0
+        self._refresh_at = -math.inf
+
+    def failed(self, replica: Replica, now: float) -> None:
+        """A request could not be served there."""
+        replica.failed(now)
+        self._suspect_until = max(self._suspect_until, replica.suspect_until)
+
+    def decay(self, now: float) -> float:
+        """Factor from the replicas' ``warm_scaled`` sums to the values of ``now``."""
+        if now - self._decay_from > _REBASE_S:
+            self._rebase(now)
+        return math.exp((self._decay_from - now) / WARM_S)
+
+    def _rebase(self, now: float) -> None:
+        """Move the sums' reference time, well before they overflow."""
+        factor = math.exp((self._decay_from - now) / WARM_S)
+        for replica in self:
+            replica.warm_scaled *= factor
+            replica.warm_tokens_scaled *= factor
+            replica.decaying *= factor
+        self._decay_from = now
+
+    def hold(self, replica: Replica, sign: int, tokens: int) -> None:
+        """A live conversation of ``tokens`` context is (+1), or is no longer (-1), at home on ``replica``."""
+        self.live_conversations += sign
+        replica.conversations += sign
+        replica.resident_tokens += sign * tokens
+
+    def hold_open(self, replica: Replica, tokens: int, now: float) -> None:
+        """Add (negative: take away) the context of one that has a request in flight."""
+        replica.open_tokens += tokens
+        self._derive(replica, now)
+
+    def hold_idle(self, replica: Replica, weight: float, tokens: float, idle_since: float) -> None:
+        """Add (negative: take away) one that is idle since ``idle_since``, with its weight and weighted context."""
+        if idle_since - self._decay_from > _REBASE_S:
+            self._rebase(idle_since)
+        scale = math.exp((idle_since - self._decay_from) / WARM_S)
+        # Rounding may leave a trace below 0 when the last one goes.
+        replica.warm_scaled = max(0.0, replica.warm_scaled + weight * scale)
+        replica.warm_tokens_scaled = max(0.0, replica.warm_tokens_scaled + tokens * scale)
+        self._derive(replica, idle_since)
+
+    def spill_threshold(self, setting: int | None) -> tuple[int, str]:
+        """The threshold in requests in flight, and where it comes from: set, auto or default."""
+        if setting is not None:
+            return setting, "set"
+        known = [seqs for seqs in (replica.capacity.max_num_seqs for replica in self) if seqs is not None]
+        if known:
+            return max(1, min(known) // 4), "auto"
+        return DEFAULT_SPILL_THRESHOLD, "default"
+
+    def mean_load(self, now: float, besides: Replica) -> float:
+        """Mean of in flight and warm conversations over the other ready replicas; 0 if there are none."""
+        decay = self.decay(now)
+        loads = [replica.in_flight + decay * replica.warm_scaled for replica in self.ready if replica is not besides]
+        return sum(loads) / len(loads) if loads else 0.0
+
+
+def _fresh_until(replica: Replica) -> float:
+    """Until when the replica's KV use may be used."""
+    sample = replica.sample
+    if sample is None or sample.kv_used_ratio is None:
+        return -math.inf
+    return sample.taken_at + SAMPLE_FRESH_S

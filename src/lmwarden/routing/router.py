@@ -1,0 +1,405 @@
+"""The router: one object per model that decides where each request goes.
+
+It is a pure state machine (see contract.py). Reading and changing state happen in one call, with nothing
+awaited between them; every reservation is released exactly once, because closing a ticket removes it.
+
+It holds the open tickets and the counts; what is decided, and why, is in deciding.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from lmwarden.routing.conversations import Conversation, ConversationTable
+from lmwarden.routing.deciding import Decider
+from lmwarden.routing.engine_balancer import BalancerVersion
+from lmwarden.routing.explain import Choice, explanation
+from lmwarden.routing.replicas import DEFAULT_WEIGHTS, Fleet, Weights
+from lmwarden.routing.view import replica_view
+from lmwarden.types import (
+    Action,
+    ConversationKey,
+    Decision,
+    Dispatch,
+    Explanation,
+    Home,
+    Outcome,
+    Refuse,
+    RefuseReason,
+    ReplicaCapacity,
+    ReplicaId,
+    ReplicaSample,
+    ReplicaState,
+    RouterView,
+    RoutingRequest,
+    RoutingSettings,
+    Ticket,
+    Usage,
+)
+
+OPENING_TURNS = 8
+"""For so many turns an id's openings are compared, to find constants that several clients share."""
+
+RETRY_AFTER_S = 5
+"""What a refused client is told to wait, in seconds."""
+
+
+class _Open:
+    """One open ticket: a reservation and what led to it."""
+
+    __slots__ = ("choice", "conversation", "key", "request", "retried")
+
+    def __init__(self, request: RoutingRequest, key: ConversationKey | None, choice: Choice) -> None:
+        self.request = request
+        self.key = key
+        """None where the request binds nothing."""
+        self.conversation: Conversation | None = None
+        self.choice = choice
+        self.retried = False
+
+
+class Router:
+    """LM Warden's router. Implements ``RouterContract``."""
+
+    def __init__(
+        self,
+        settings: RoutingSettings,
+        *,
+        engines: Mapping[str, int],
+        seed: int = 0,
+        emulated_balancer: BalancerVersion = "0.27",
+        weights: Weights = DEFAULT_WEIGHTS,
+    ) -> None:
+        """Args:
+        settings: What an operator may change.
+        engines: Name of each engine to its number of data-parallel ranks.
+        seed: Order in which untouched replicas are tried.
+        emulated_balancer: Which balancer chooses an engine when affinity is off and there are several.
+        weights: Of the placement sum.
+        """
+        self._settings = settings
+        self._fleet = Fleet(engines, seed, weights)
+        self._table = ConversationTable(self._fleet, settings.max_conversations, settings.live_s)
+        threshold, self._threshold_source = self._fleet.spill_threshold(settings.spill_threshold)
+        self._decider = Decider(settings, self._fleet, threshold, emulated_balancer)
+        self._open: dict[Ticket, _Open] = {}
+        self._last_ticket = 0
+        self._decisions: Counter[Decision] = Counter()
+        self._refused = 0
+
+    # Requests
+
+    def offer(self, request: RoutingRequest, now: float) -> tuple[Ticket, Sequence[Action]]:
+        """Decide, and reserve. See ``RouterContract``."""
+        self._last_ticket = ticket = self._last_ticket + 1
+        key, conversation = self._conversation_of(request, now)
+        choice = self._decide(request, conversation, now)
+        if isinstance(choice, RefuseReason):
+            self._refused += 1
+            return ticket, (Refuse(ticket, choice, RETRY_AFTER_S),)
+        entry = _Open(request, key if choice.binds else None, choice)
+        self._open[ticket] = entry
+        if entry.key is not None:
+            if conversation is None:
+                conversation = self._table.add(entry.key, now)
+                conversation.opening = request.opening
+            self._begin_turn(entry, conversation, now)
+        self._reserve(choice)
+        return ticket, (Dispatch(ticket, choice.replica_id, choice.engine.name, choice.decision),)
+
+    def failed_before_response(self, ticket: Ticket, now: float, *, engine_at_fault: bool = True) -> Sequence[Action]:
+        """Send it elsewhere, once. See ``RouterContract``.
+
+        Args:
+            ticket: An open ticket.
+            now: Seconds.
+            engine_at_fault: False if only the connection was stale: then the same replica is tried again.
+        """
+        entry = self._open.get(ticket)
+        if entry is None:
+            return ()
+        failed = entry.choice
+        if engine_at_fault:
+            for replica in self._fleet:
+                if replica.engine is failed.engine:
+                    self._fleet.failed(replica, now)
+        if entry.retried:
+            return self._give_up(ticket, entry, RefuseReason.RETRY_EXHAUSTED, now)
+        choice = (
+            self._decider.decide_again(entry.request, entry.conversation, failed, now) if engine_at_fault else failed
+        )
+        if choice.replica is not None and choice.replica.state is ReplicaState.DOWN:
+            return self._give_up(ticket, entry, RefuseReason.NO_REPLICA, now)
+        entry.retried = True
+        self._release(failed)
+        entry.choice = choice
+        if entry.conversation is not None:
+            self._table.detach(entry.conversation)
+            self._bind(entry.conversation, choice)
+            self._table.attach(entry.conversation)
+        self._reserve(choice)
+        return (Dispatch(ticket, choice.replica_id, choice.engine.name, choice.decision),)
+
+    def first_byte(self, ticket: Ticket, now: float) -> None:
+        """See ``RouterContract``."""
+        entry = self._open.get(ticket)
+        if entry is not None and entry.choice.replica is not None:
+            entry.choice.replica.succeeded()
+
+    def finished(self, ticket: Ticket, outcome: Outcome, usage: Usage | None, now: float) -> Sequence[Action]:
+        """See ``RouterContract``."""
+        entry = self._open.get(ticket)
+        if entry is not None:
+            if outcome is Outcome.TIMEOUT and entry.choice.replica is not None:
+                self._fleet.failed(entry.choice.replica, now)
+            self._end_reservation(entry.choice)
+            self._close(ticket, entry, usage, now)
+        return ()
+
+    def cancelled(self, ticket: Ticket, now: float) -> Sequence[Action]:
+        """See ``RouterContract``."""
+        entry = self._open.get(ticket)
+        if entry is not None:
+            self._end_reservation(entry.choice)
+            self._close(ticket, entry, None, now)
+        return ()
+
+    def wants_opening(self, conversation: ConversationKey) -> bool:
+        """See ``RouterContract``: unknown ids (forks), young ones and overlapping turns (shared constants)."""
+        known = self._table.get(conversation)
+        return known is None or known.shared or known.in_flight > 0 or known.turns < OPENING_TURNS
+
+    # Replicas
+
+    def observe(self, replica: ReplicaId, sample: ReplicaSample, now: float) -> None:
+        """See ``RouterContract``."""
+        state = self._fleet.get(replica)
+        if state is not None:
+            state.sample = sample
+            state.kv_used_ratio = sample.kv_used_ratio or 0.0
+            self._fleet.sampled()
+
+    def replica_up(self, replica: ReplicaId, capacity: ReplicaCapacity, boot_id: str, now: float) -> Sequence[Action]:
+        """See ``RouterContract``.
+
+        Raises:
+            KeyError: the model has no such replica.
+        """
+        state = self._fleet[replica]
+        if boot_id != state.boot_id:
+            if state.boot_id:
+                self._fleet.cache_lost(state)
+            state.boot_id = boot_id
+            state.ramp_started = now
+            state.ramp_from = self._fleet.mean_load(now, besides=state)
+        state.capacity = capacity
+        state.succeeded()
+        if state.state is not ReplicaState.DRAINING:
+            state.state = ReplicaState.READY
+        self._fleet.changed()
+        self._update_threshold()
+        return ()
+
+    def replica_down(self, replica: ReplicaId, now: float) -> Sequence[Action]:
+        """See ``RouterContract``."""
+        self._fleet[replica].state = ReplicaState.DOWN
+        self._fleet.changed()
+        return ()
+
+    def drain(self, replica: ReplicaId, now: float) -> None:
+        """See ``RouterContract``."""
+        if self._fleet[replica].is_ready:
+            self._fleet[replica].state = ReplicaState.DRAINING
+            self._fleet.changed()
+
+    def undrain(self, replica: ReplicaId, now: float) -> None:
+        """See ``RouterContract``."""
+        if self._fleet[replica].state is ReplicaState.DRAINING:
+            self._fleet[replica].state = ReplicaState.READY
+            self._fleet.changed()
+
+    # The rest of the contract
+
+    def configure(self, settings: RoutingSettings, now: float) -> Sequence[Action]:
+        """See ``RouterContract``."""
+        self._settings = settings
+        self._table.max_conversations = settings.max_conversations
+        self._table.live_s = settings.live_s
+        self._decider.settings = settings
+        self._update_threshold()
+        return ()
+
+    def tick(self, now: float) -> Sequence[Action]:
+        """See ``RouterContract``."""
+        self._table.expire(now)
+        return ()
+
+    def next_deadline(self) -> float | None:
+        """See ``RouterContract``."""
+        return self._table.next_expiry()
+
+    def export_homes(self) -> list[Home]:
+        """What should survive a restart of the warden: every bound conversation whose home's cache is alive."""
+        return [
+            Home(
+                conversation=key,
+                replica=conversation.home.id,
+                boot_id=conversation.home.boot_id,
+                context_tokens=conversation.context_tokens,
+                last_used=conversation.last_used,
+            )
+            for key, conversation in self._table
+            if conversation.home is not None and conversation.has_home
+        ]
+
+    def restore_homes(self, homes: Iterable[Home], boot_ids: Mapping[ReplicaId, str], now: float) -> int:
+        """Take back homes from before a restart; those whose engine restarted too are dropped.
+
+        Args:
+            homes: From ``export_homes``; ``last_used`` already moved to this run's clock.
+            boot_ids: The boot id that each replica has now.
+            now: Seconds.
+
+        Returns:
+            How many were taken.
+        """
+        taken = 0
+        for home in homes:
+            replica = self._fleet.get(home.replica)
+            if replica is None or boot_ids.get(home.replica) != home.boot_id:
+                continue
+            if self._table.get(home.conversation) is not None:
+                continue
+            if not replica.boot_id:
+                replica.boot_id = home.boot_id
+            conversation = Conversation(min(home.last_used, now))
+            conversation.bind(replica)
+            conversation.turns = 1
+            conversation.context_tokens = home.context_tokens
+            self._table.restore(home.conversation, conversation)
+            taken += 1
+        return taken
+
+    def view(self, now: float) -> RouterView:
+        """See ``RouterContract``."""
+        self._table.expire(now)
+        decisions = {decision: self._decisions[decision] for decision in Decision}
+        again = sum(decisions[word] for word in (Decision.STICKY, Decision.SPILLED, Decision.REHOMED))
+        balancer = None
+        if not self._settings.affinity:
+            balancer = "engine" if len(self._fleet.engines) == 1 else "emulated"
+        return RouterView(
+            settings=self._settings,
+            spill_threshold=self._decider.threshold,
+            spill_threshold_source=self._threshold_source,
+            in_flight=len(self._open),
+            waiting=0,
+            decisions=decisions,
+            refused=self._refused,
+            sticky_ratio=decisions[Decision.STICKY] / again if again else None,
+            conversations=len(self._table),
+            replicas=tuple(replica_view(replica, now) for replica in self._fleet),
+            balancer=balancer,
+        )
+
+    def explain(self, ticket: Ticket) -> Explanation:
+        """See ``RouterContract``."""
+        entry = self._open[ticket]
+        return explanation(ticket, entry.choice, entry.retried)
+
+    # Reservations
+
+    def _update_threshold(self) -> None:
+        self._decider.threshold, self._threshold_source = self._fleet.spill_threshold(self._settings.spill_threshold)
+
+    def _decide(self, request: RoutingRequest, conversation: Conversation | None, now: float) -> Choice | RefuseReason:
+        return self._decider.decide(request, conversation, now)
+
+    def _conversation_of(
+        self, request: RoutingRequest, now: float
+    ) -> tuple[ConversationKey | None, Conversation | None]:
+        """Its key and, if it is known, the conversation. A constant that clients share is split by opening."""
+        key = request.conversation
+        if key is None:
+            return None, None
+        conversation = self._table.get(key)
+        if conversation is None or request.opening is None or request.derived or request.auxiliary:
+            return key, conversation
+        if not conversation.shared:
+            conversation.note_opening(request.opening)
+        if conversation.shared:
+            self._table.detach(conversation)
+            self._table.touch(key, conversation, now)
+            self._table.attach(conversation)
+            key = hashlib.blake2b(request.opening, key=key, digest_size=16).digest()
+            conversation = self._table.get(key)
+        return key, conversation
+
+    def _reserve(self, choice: Choice) -> None:
+        self._decisions[choice.decision] += 1
+        replica = choice.replica
+        if replica is None:
+            self._fleet.unrouted(choice.engine, +1)
+            return
+        replica.in_flight += 1
+        replica.decisions[choice.decision] += 1
+        if choice.decision not in (Decision.STICKY, Decision.CLIENT_PINNED):
+            self._fleet.assigned(replica)
+
+    def _release(self, choice: Choice) -> None:
+        """Undo a reservation that moves elsewhere: only the final decision is counted."""
+        self._decisions[choice.decision] -= 1
+        if choice.replica is not None:
+            choice.replica.decisions[choice.decision] -= 1
+        self._end_reservation(choice)
+
+    def _end_reservation(self, choice: Choice) -> None:
+        if choice.replica is None:
+            self._fleet.unrouted(choice.engine, -1)
+        else:
+            choice.replica.in_flight -= 1
+
+    def _give_up(self, ticket: Ticket, entry: _Open, reason: RefuseReason, now: float) -> Sequence[Action]:
+        self._refused += 1
+        self._release(entry.choice)
+        self._close(ticket, entry, None, now)
+        return (Refuse(ticket, reason, RETRY_AFTER_S),)
+
+    def _begin_turn(self, entry: _Open, conversation: Conversation, now: float) -> None:
+        assert entry.key is not None
+        entry.conversation = conversation
+        self._table.detach(conversation)
+        self._table.touch(entry.key, conversation, now)
+        conversation.turns += 1
+        conversation.in_flight += 1
+        self._bind(conversation, entry.choice)
+        self._table.attach(conversation)
+        assert conversation.home is not None
+        self._decider.kin.remember(conversation.opening, entry.request.parent, conversation.home)
+
+    def _bind(self, conversation: Conversation, choice: Choice) -> None:
+        replica = choice.replica
+        assert replica is not None
+        if choice.decision is Decision.SPILLED:
+            conversation.spill_to(replica)
+        elif choice.decision is Decision.STICKY:
+            conversation.spilled = False
+        else:
+            conversation.bind(replica)
+
+    def _close(self, ticket: Ticket, entry: _Open, usage: Usage | None, now: float) -> None:
+        """Close a ticket whose reservation has ended; nothing can release it again."""
+        del self._open[ticket]
+        conversation = entry.conversation
+        if conversation is None:
+            return
+        assert entry.key is not None
+        self._table.detach(conversation)
+        conversation.in_flight -= 1
+        self._table.ended(entry.key, conversation, now)
+        if usage is not None and usage.prompt_tokens is not None:
+            conversation.context_tokens = usage.prompt_tokens + (usage.completion_tokens or 0)
+            conversation.returns = usage.finish_reason in ("tool_calls", "tool_use")
+        self._table.attach(conversation)
