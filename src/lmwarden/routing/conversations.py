@@ -26,6 +26,9 @@ from lmwarden.types import ConversationKey
 FIRST_TURN_WEIGHT = 0.25
 """How much an idle conversation counts that had one turn which did not end in a tool call: many never return."""
 
+EARLIER_OPENINGS = 16
+"""How many openings of an id are remembered, to find that it is a constant."""
+
 DORMANT_S = 24 * 3600.0
 """After this long unused a conversation is forgotten."""
 
@@ -71,7 +74,7 @@ class Conversation:
         self.live = True
         self.opening: bytes | None = None
         self.earlier: tuple[bytes, ...] = ()
-        """Up to four openings that its id had before."""
+        """Openings that its id had before."""
         self.shared = False
         """Its id turned out to be a constant that several clients send."""
 
@@ -108,7 +111,7 @@ class Conversation:
         if self.opening is not None:
             if self.in_flight or opening in self.earlier:
                 self.shared = True
-            self.earlier = (*self.earlier[-3:], self.opening)
+            self.earlier = (*self.earlier[1 - EARLIER_OPENINGS :], self.opening)
         self.opening = opening
 
 
@@ -215,6 +218,7 @@ class ConversationTable:
         return self._dormant
 
     def _make_room(self) -> None:
+        """Evict until there is room for one more, or until only conversations in use are left."""
         while len(self) >= self.max_conversations and self._evict():
             pass
 

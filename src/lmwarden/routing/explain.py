@@ -80,19 +80,27 @@ def _reason(choice: Choice) -> str:
         case Decision.BALANCED:
             return f"No conversation to keep: least loaded, {_least(choice)}."
         case Decision.STICKY:
-            return (
-                f"Its home {_name(home)} had {choice.home_in_flight} in flight, "
-                f"not above the spill threshold {choice.threshold} with room elsewhere."
-            )
+            return f"{_at_home(choice)}{', but no other replica has fewer' if _is_above(choice) else ''}."
         case Decision.SPILLED:
-            return (
-                f"Its home {_name(home)} had {choice.home_in_flight} in flight (spill threshold {choice.threshold}) "
-                f"or had just failed; {_name(replica)} took this turn."
-            )
+            return f"{_at_home(choice)}; {_name(replica)} took this turn."
         case Decision.REHOMED:
             return f"Its home {_name(home)} is lost; new home {_placed(choice)}."
-        case Decision.PLACED:
-            return f"New conversation: {_placed(choice)}."
+    return f"New conversation: {_placed(choice)}."
+
+
+def _at_home(choice: Choice) -> str:
+    limit = f"the spill threshold {choice.threshold}"
+    if _is_above(choice):
+        where = f"above {limit}"
+    elif choice.decision is Decision.STICKY:
+        where = f"not above {limit}"
+    else:
+        where = f"not yet well below {limit}, or it had just failed"
+    return f"Its home {_name(choice.home)} had {choice.home_in_flight} in flight, {where}"
+
+
+def _is_above(choice: Choice) -> bool:
+    return (choice.home_in_flight or 0) > choice.threshold
 
 
 def _name(replica: Replica | None) -> str:

@@ -26,6 +26,7 @@ do not count as the first user message.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -145,17 +146,43 @@ def decode_fields(body: bytes | bytearray | memoryview) -> RequestFields:
     Raises:
         msgspec.DecodeError: broken JSON, or not an object (``msgspec.ValidationError`` is one of these).
     """
-    return _fields_decoder.decode(body)
+    try:
+        return _fields_decoder.decode(body)
+    except msgspec.DecodeError:
+        fields = _decode_half_characters(body)
+        if fields is None:
+            raise
+        return fields
+
+
+def _decode_half_characters(body: bytes | bytearray | memoryview) -> RequestFields | None:
+    """Decode a body that escapes half a character (a lone surrogate), as JavaScript does when it cuts an emoji in two.
+
+    Engines accept that, msgspec does not. Rare, so the slow decoder may do it; None if that is not what is wrong.
+    """
+    text = bytes(body)
+    if b"\\ud" not in text and b"\\uD" not in text:
+        return None
+    try:
+        members = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(members, dict):
+        return None
+    return RequestFields(
+        **{
+            name: Raw(json.dumps(members[name], ensure_ascii=False).encode("utf-8", "replace"))
+            for name in RequestFields.__struct_fields__
+            if name in members
+        }
+    )
 
 
 def text_of(raw: Raw) -> str | None:
     """The value if it is a JSON string, else None."""
     if not raw or bytes(memoryview(raw)[:1]) != b'"':
         return None
-    try:
-        return _string_decoder.decode(raw)
-    except msgspec.DecodeError:
-        return None
+    return _string_decoder.decode(raw)
 
 
 def identify(
@@ -235,7 +262,7 @@ def _opening(fields: RequestFields, secret: bytes, model: str) -> bytes | None:
         _feed(digest, _system_text(_any_decoder.decode(head)) if head else b"")
     _feed(digest, _canonical(_any_decoder.decode(fields.tools)) if fields.tools else b"")
     if bytes(memoryview(turns)[:1]) == b'"':  # /v1/responses with a plain string
-        _feed(digest, _string_decoder.decode(turns).encode("utf-8", "surrogatepass"))
+        _feed(digest, _string_decoder.decode(turns).encode())
         return digest.digest()
     for raw in _raw_list_decoder.decode(turns):
         message = _message_decoder.decode(raw)
@@ -275,8 +302,7 @@ def _usable(value: bytes | None) -> bytes | None:
 
 
 def _usable_text(text: str | None) -> bytes | None:
-    # A lone surrogate is legal in JSON; it must not raise here.
-    return None if text is None else _usable(text.encode("utf-8", "surrogatepass"))
+    return None if text is None else _usable(text.encode())
 
 
 def _session_of_metadata(metadata: Raw) -> bytes | None:
@@ -289,7 +315,7 @@ def _session_of_metadata(metadata: Raw) -> bytes | None:
     if user_id.lstrip().startswith("{"):
         try:
             return _usable_text(_user_id_decoder.decode(user_id).session_id)
-        except (msgspec.DecodeError, UnicodeEncodeError):
+        except msgspec.DecodeError:
             return None
     found = _OLD_USER_ID.search(user_id)
     return _usable_text(found.group(1)) if found else None
@@ -340,7 +366,7 @@ def _system_text(system: object) -> bytes:
         lines = system.split("\n")
         while lines and lines[0].startswith("x-anthropic-"):
             lines.pop(0)
-        return "\n".join(lines).encode("utf-8", "surrogatepass")
+        return "\n".join(lines).encode()
     return b"\0".join(part for part in _parts(system) if not part.startswith(b"x-anthropic-"))
 
 
@@ -355,13 +381,13 @@ _PREAMBLE_BYTES = tuple(text.encode() for text in _PREAMBLES)
 def _parts(content: object) -> list[bytes]:
     """Content as a list of byte strings; a plain string equals one text block."""
     if isinstance(content, str):
-        return [content.encode("utf-8", "surrogatepass")] if content else []
+        return [content.encode()] if content else []
     if not isinstance(content, list):
         return [_canonical(content)] if content is not None else []
     parts = []
     for block in content:
         if isinstance(block, dict) and isinstance(text := block.get("text"), str):
-            parts.append(text.encode("utf-8", "surrogatepass"))
+            parts.append(text.encode())
         else:
             parts.append(_canonical(block))
     return parts

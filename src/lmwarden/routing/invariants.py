@@ -45,4 +45,3 @@ def check(router: Router, now: float) -> None:
             counted = sum(replica.decisions[decision] for replica in fleet)
             assert counted == router._decisions[decision] >= 0, f"{decision}: replicas' counts and the sum differ"
     assert sum(router._decisions.values()) + router._refused == router._last_ticket, "decisions and requests differ"
-    assert len(table) <= max(router._settings.max_conversations, len(entries)), "the table is over its bound"

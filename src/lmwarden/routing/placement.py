@@ -105,6 +105,16 @@ def compare(candidates: Sequence[Replica], fleet: Fleet, now: float) -> Comparis
     return Comparison(scored, decay, fleet.kv_known, fleet.held_known)
 
 
+def handicap(replica: Replica, fleet: Fleet, now: float) -> float:
+    """How much less than the average of the others a ready replica scores: what a ramp must make up for at first."""
+    if replica not in fleet.ready or len(fleet.ready) == 1:
+        return 0.0
+    comparison = compare(fleet.ready, fleet, now)
+    own = comparison.score_of(replica) or 0.0
+    total = sum(scored[0] for scored in comparison.scored)
+    return max(0.0, (total - own) / (len(fleet.ready) - 1) - own)
+
+
 def rendezvous(conversation: ConversationKey, candidates: Sequence[Replica]) -> Replica:
     """Highest-random-weight hash of the conversation over the candidates (placement ``hash``).
 

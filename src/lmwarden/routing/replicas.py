@@ -325,12 +325,6 @@ class Fleet:
             return max(1, min(known) // 4), "auto"
         return DEFAULT_SPILL_THRESHOLD, "default"
 
-    def mean_load(self, now: float, besides: Replica) -> float:
-        """Mean of in flight and warm conversations over the other ready replicas; 0 if there are none."""
-        decay = self.decay(now)
-        loads = [replica.in_flight + decay * replica.warm_scaled for replica in self.ready if replica is not besides]
-        return sum(loads) / len(loads) if loads else 0.0
-
 
 def _fresh_until(replica: Replica) -> float:
     """Until when the replica's KV use may be used."""

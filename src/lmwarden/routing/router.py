@@ -12,10 +12,13 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from lmwarden.routing.conversations import Conversation, ConversationTable
 from lmwarden.routing.deciding import Decider
 from lmwarden.routing.engine_balancer import BalancerVersion
 from lmwarden.routing.explain import Choice, explanation
+from lmwarden.routing.placement import handicap
 from lmwarden.routing.replicas import DEFAULT_WEIGHTS, Fleet, Weights
 from lmwarden.routing.view import replica_view
 from lmwarden.types import (
@@ -94,7 +97,9 @@ class Router:
     def offer(self, request: RoutingRequest, now: float) -> tuple[Ticket, Sequence[Action]]:
         """Decide, and reserve. See ``RouterContract``."""
         self._last_ticket = ticket = self._last_ticket + 1
-        key, conversation = self._conversation_of(request, now)
+        request = self._split_shared(request, now)
+        key = request.conversation
+        conversation = None if key is None else self._table.get(key)
         choice = self._decide(request, conversation, now)
         if isinstance(choice, RefuseReason):
             self._refused += 1
@@ -188,17 +193,18 @@ class Router:
             KeyError: the model has no such replica.
         """
         state = self._fleet[replica]
-        if boot_id != state.boot_id:
-            if state.boot_id:
-                self._fleet.cache_lost(state)
-            state.boot_id = boot_id
-            state.ramp_started = now
-            state.ramp_from = self._fleet.mean_load(now, besides=state)
+        empty = boot_id != state.boot_id
+        if empty and state.boot_id:
+            self._fleet.cache_lost(state)
+        state.boot_id = boot_id
         state.capacity = capacity
         state.succeeded()
         if state.state is not ReplicaState.DRAINING:
             state.state = ReplicaState.READY
         self._fleet.changed()
+        if empty:
+            state.ramp_from, state.ramp_started = handicap(state, self._fleet, now), now
+            self._fleet.changed()
         self._update_threshold()
         return ()
 
@@ -317,25 +323,23 @@ class Router:
     def _decide(self, request: RoutingRequest, conversation: Conversation | None, now: float) -> Choice | RefuseReason:
         return self._decider.decide(request, conversation, now)
 
-    def _conversation_of(
-        self, request: RoutingRequest, now: float
-    ) -> tuple[ConversationKey | None, Conversation | None]:
-        """Its key and, if it is known, the conversation. A constant that clients share is split by opening."""
-        key = request.conversation
-        if key is None:
-            return None, None
-        conversation = self._table.get(key)
-        if conversation is None or request.opening is None or request.derived or request.auxiliary:
-            return key, conversation
+    def _split_shared(self, request: RoutingRequest, now: float) -> RoutingRequest:
+        """Make one conversation per opening of an id that several clients send; other requests stay as they are."""
+        if request.conversation is None or request.opening is None or request.derived or request.auxiliary:
+            return request
+        conversation = self._table.get(request.conversation)
+        if conversation is None:
+            return request
         if not conversation.shared:
             conversation.note_opening(request.opening)
-        if conversation.shared:
-            self._table.detach(conversation)
-            self._table.touch(key, conversation, now)
-            self._table.attach(conversation)
-            key = hashlib.blake2b(request.opening, key=key, digest_size=16).digest()
-            conversation = self._table.get(key)
-        return key, conversation
+        if not conversation.shared:
+            return request
+        self._table.detach(conversation)
+        self._table.touch(request.conversation, conversation, now)
+        self._table.attach(conversation)
+        key = hashlib.blake2b(request.opening, key=request.conversation, digest_size=16).digest()
+        # Without the opening it is no fork: its prefix is where all the others are, and that is to end.
+        return msgspec.structs.replace(request, conversation=key, opening=None)
 
     def _reserve(self, choice: Choice) -> None:
         self._decisions[choice.decision] += 1

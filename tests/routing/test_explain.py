@@ -1,0 +1,74 @@
+"""Each decision can be told in a sentence with its numbers."""
+
+from __future__ import annotations
+
+import pytest
+from tests.routing.driver import Driver
+
+from lmwarden.routing.explain import Choice, explanation
+from lmwarden.types import Decision, ReplicaId, RoutingSettings
+
+
+def test_placed_names_the_score_and_the_number_of_candidates() -> None:
+    driver = Driver()
+    ticket = driver.offer("a")
+    found = driver.explain(ticket)
+    assert found.reason == f"New conversation: least loaded, {found.replica} with a score of 0.00 among 4."
+    assert len(found.candidates) == 4
+    assert found.home is None
+
+
+def test_sticky() -> None:
+    driver = Driver()
+    home = driver.turn("a")[1]
+    driver.hold(home, 2)
+    found = driver.explain(driver.offer("a"))
+    assert found.decision is Decision.STICKY
+    assert found.home_in_flight == 2
+    assert home in found.reason
+    assert found.candidates == ()
+
+
+def test_sticky_above_the_threshold_says_why_it_stayed() -> None:
+    driver = Driver({"e0": 1})
+    home = driver.turn("a")[1]
+    driver.hold(home, 9)
+    assert "above the spill threshold 8, but no other" in driver.explain(driver.offer("a")).reason
+
+
+def test_spilled_with_hysteresis_does_not_claim_to_be_above() -> None:
+    driver = Driver()
+    home = driver.turn("a")[1]
+    busy = driver.hold(home, 9)
+    driver.turn("a")
+    driver.finish(busy.pop())
+    driver.finish(busy.pop())
+    assert "7 in flight, not yet well below" in driver.explain(driver.offer("a")).reason
+
+
+def test_rehomed_retried() -> None:
+    driver = Driver({"e0": 1, "e1": 1})
+    driver.turn("a")
+    ticket = driver.offer("a")
+    driver.fail(ticket)
+    assert "second time" in driver.explain(ticket).reason
+    assert "is lost" in driver.explain(ticket).reason
+
+
+@pytest.mark.parametrize(("engines", "words"), [({"e0": 2}, "own balancer"), ({"e0": 1, "e1": 1}, "as vLLM's")])
+def test_unrouted(engines: dict[str, int], words: str) -> None:
+    driver = Driver(engines, settings=RoutingSettings(affinity=False))
+    assert words in driver.explain(driver.offer("a")).reason
+
+
+def test_pinned_and_balanced() -> None:
+    driver = Driver()
+    assert "named e0/1" in driver.explain(driver.offer("a", pin=ReplicaId("e0", 1))).reason
+    assert "No conversation" in driver.explain(driver.offer()).reason
+
+
+def test_a_choice_without_a_comparison_names_the_replica_alone() -> None:
+    driver = Driver()
+    replica = next(iter(driver.router._fleet))
+    found = explanation(1, Choice(Decision.BALANCED, replica.engine, replica, 8), retried=False)
+    assert found.reason == "No conversation to keep: least loaded, e0/0."

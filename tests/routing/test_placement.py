@@ -1,0 +1,245 @@
+"""Least loaded: each term of the sum alone, the worked example, ties, kin, hash."""
+
+from __future__ import annotations
+
+import pytest
+from tests.routing.driver import Driver, key
+
+from lmwarden.routing.placement import compare, handicap, rendezvous
+from lmwarden.routing.replicas import Fleet, Weights
+from lmwarden.routing.router import Router
+from lmwarden.types import CandidateScore, ReplicaCapacity, ReplicaId, ReplicaSample, ReplicaState, RoutingSettings
+
+
+def fleet_of(ranks: int, weights: Weights = Weights()) -> Fleet:  # noqa: B008
+    fleet = Fleet({"e0": ranks}, seed=0, weights=weights)
+    for replica in fleet:
+        replica.state = ReplicaState.READY
+    fleet.changed()
+    return fleet
+
+
+def test_the_worked_example_of_the_docstring() -> None:
+    fleet = fleet_of(4, Weights(warm=1.0, live=0.5, kv=1.0, held=2.0))
+    now = 100.0
+    numbers = [(2, 1.2, 6, 0.55), (3, 0.1, 5, 0.70), (2, 0.9, 5, 0.50), (3, 0.4, 4, 0.60)]
+    for replica, (in_flight, warm, live, kv_used) in zip(fleet, numbers, strict=True):
+        replica.in_flight = in_flight
+        for _ in range(live):
+            fleet.hold(replica, +1, 0)
+        fleet.hold_idle(replica, warm, 0.0, idle_since=now)
+        replica.sample = ReplicaSample(taken_at=now, kv_used_ratio=kv_used)
+        replica.kv_used_ratio = kv_used
+    fleet.sampled()
+    comparison = compare(fleet.ready, fleet, now)
+    assert [round(candidate.score, 2) for candidate in comparison.frozen()] == [4.35, 4.30, 3.90, 4.40]
+    assert comparison.least.id == ReplicaId("e0", 2)
+
+
+def test_in_flight_outweighs_nothing_else() -> None:
+    driver = Driver()
+    tickets = [ticket for rank in (0, 1, 3) for ticket in driver.hold(f"e0/{rank}", 1)]
+    assert driver.turn("a")[1] == "e0/2"
+    for ticket in tickets:
+        driver.cancel(ticket)
+
+
+def test_an_idle_conversation_counts_until_it_is_unlikely_to_return() -> None:
+    driver = Driver({"e0": 2}, kv_cache_tokens=None)
+    first = driver.turn("a")[1]
+    other = "e0/1" if first == "e0/0" else "e0/0"
+    driver.hold(other, 2)
+    now = driver.offer(auxiliary=True)
+    assert driver.went[1] == other, "2 in flight there; 1 warm here and all of the live ones: a tie in favour of fewer"
+    driver.cancel(now)
+    driver.later(20.0)
+    later = driver.offer(auxiliary=True)
+    assert driver.went[1] == first
+    driver.cancel(later)
+
+
+def test_kv_use_counts_if_every_replica_has_a_fresh_scrape() -> None:
+    driver = Driver()
+    for rank, kv_used_ratio in enumerate((0.9, 0.8, 0.7, 0.1)):
+        driver.sample(f"e0/{rank}", kv_used_ratio=kv_used_ratio)
+    ticket = driver.offer("a")
+    assert driver.went[1] == "e0/3"
+    assert [candidate.kv_used_ratio for candidate in driver.explain(ticket).candidates] == [0.9, 0.8, 0.7, 0.1]
+    driver.finish(ticket)
+
+
+@pytest.mark.parametrize("kind", ["stale", "missing", "not reported", "grown stale"])
+def test_kv_use_is_left_out_for_all_if_it_is_not_fresh_for_one(kind: str) -> None:
+    driver = Driver()
+    for rank in range(4):
+        driver.sample(f"e0/{rank}", kv_used_ratio=1.0 - rank / 4)
+    match kind:
+        case "stale":
+            driver.sample("e0/1", kv_used_ratio=0.9, age_s=6.0)
+        case "missing":
+            driver = Driver()
+            driver.sample("e0/0", kv_used_ratio=0.9)
+        case "not reported":
+            driver.sample("e0/1", running=1)
+        case "grown stale":
+            warm_up = driver.offer("x", auxiliary=True)
+            driver.cancel(warm_up)
+            driver.later(5.5)
+    ticket = driver.offer("a")
+    assert {candidate.kv_used_ratio for candidate in driver.explain(ticket).candidates} == {None}
+
+
+def test_a_scrape_never_outweighs_what_we_know_ourselves() -> None:
+    # The herd: a stale-but-fresh-enough scrape calls e0/3 idle, while we have sent it four requests.
+    driver = Driver()
+    for rank in range(4):
+        driver.sample(f"e0/{rank}", kv_used_ratio=0.0 if rank == 3 else 0.5)
+    tickets = [driver.offer(f"c{number}") for number in range(8)]
+    assert sorted(driver.in_flight().values()) == [2, 2, 2, 2]
+    for ticket in tickets:
+        driver.finish(ticket)
+
+
+def test_held_context_is_a_refinement() -> None:
+    driver = Driver({"e0": 2})
+    heavy = driver.turn("heavy", prompt=30_000)[1]
+    light = driver.turn("light", prompt=500)[1]
+    assert heavy != light
+    ticket = driver.offer("a")
+    assert driver.went[1] == light
+    held = {str(candidate.replica): candidate.held_ratio for candidate in driver.explain(ticket).candidates}
+    assert held[heavy] == pytest.approx(30_100 / 40_000)
+    driver.finish(ticket)
+
+
+def test_held_context_is_left_out_where_one_replica_reports_no_capacity() -> None:
+    driver = Driver({"e0": 2})
+    driver.router.replica_up(ReplicaId("e0", 1), ReplicaCapacity(), "boot1", driver.now)
+    ticket = driver.offer("a")
+    assert {candidate.held_ratio for candidate in driver.explain(ticket).candidates} == {None}
+
+
+def test_ties_go_to_fewest_conversations_then_least_recently_assigned() -> None:
+    fleet = fleet_of(3, Weights(live=0.0))
+    replicas = list(fleet)
+    fleet.hold(replicas[0], +1, 0)
+    for replica in (replicas[2], replicas[1]):
+        fleet.assigned(replica)
+    assert compare(fleet.ready, fleet, 0.0).least is replicas[2]
+    fleet.hold(replicas[1], +1, 0)
+    fleet.hold(replicas[2], +1, 0)
+    fleet.assigned(replicas[0])
+    assert compare(fleet.ready, fleet, 0.0).least is replicas[2]
+
+
+class TestKin:
+    def test_a_fork_starts_where_its_prefix_is(self) -> None:
+        driver = Driver()
+        home = driver.turn("original", opening=key("o"))[1]
+        driver.turn("original", opening=key("o"))
+        ticket = driver.offer("fork", opening=key("o"))
+        assert driver.went == ("placed", home)
+        assert "fork" in driver.explain(ticket).reason
+        driver.finish(ticket)
+
+    def test_unless_there_is_no_room(self) -> None:
+        driver = Driver(max_num_seqs=8)
+        home = driver.turn("original", opening=key("o"))[1]
+        busy = driver.hold(home, 3)
+        assert driver.turn("fork", opening=key("o"))[1] != home
+        for ticket in busy:
+            driver.finish(ticket)
+
+    def test_or_its_cache_is_gone(self) -> None:
+        driver = Driver()
+        home = driver.turn("original", opening=key("o"))[1]
+        for name in "abc":
+            driver.turn(name)
+        driver.turn("d")
+        driver.up(home, "boot2")
+        ticket = driver.offer("fork", opening=key("o"))
+        assert "fork" not in driver.explain(ticket).reason
+        driver.finish(ticket)
+
+    def test_fourteen_siblings_start_near_each_other_up_to_the_threshold(self) -> None:
+        driver = Driver()
+        driver.turn("main")
+        tickets = [driver.offer(f"agent{number}", parent=key("main")) for number in range(14)]
+        counts = sorted(driver.in_flight().values())
+        assert counts[-1] == 9  # the ninth finds eight in flight, which does not exceed the threshold
+        assert sum(counts) == 14
+        assert "sibling" in driver.explain(tickets[1]).reason
+        for ticket in tickets:
+            driver.finish(ticket)
+
+    def test_the_memory_of_kin_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("lmwarden.routing.deciding.KNOWN_KIN", 3)
+        driver = Driver()
+        for number in range(10):
+            driver.turn(f"c{number}", opening=key(f"o{number}"), parent=key(f"p{number}"))
+        kin = driver.router._decider.kin
+        assert len(kin._by_opening) == len(kin._by_parent) == 3
+
+
+class TestHash:
+    def test_a_session_is_placed_by_its_hash_alone(self) -> None:
+        def homes() -> list[str]:
+            driver = Driver(settings=RoutingSettings(placement="hash"))
+            return [driver.turn(f"session{number}")[1] for number in range(40)]
+
+        assert homes() == homes()
+        assert len(set(homes())) == 4
+
+    def test_with_spill_at_the_threshold_also_for_the_first_turn(self) -> None:
+        driver = Driver(settings=RoutingSettings(placement="hash"), max_num_seqs=8)
+        ticket = driver.offer("a")
+        home = driver.went[1]
+        assert "hash" in driver.explain(ticket).reason
+        driver.finish(ticket)
+        driver.down(home)
+        driver.up(home, "boot2")
+        busy = driver.hold(home, 3)
+        decision, elsewhere = driver.turn("a")
+        assert (decision, elsewhere != home) == ("rehomed", True)
+        for open_ticket in busy:
+            driver.finish(open_ticket)
+
+    def test_losing_a_replica_moves_only_its_own_sessions(self) -> None:
+        fleet = fleet_of(5)
+        replicas = list(fleet)
+        keys = [key(f"s{number}") for number in range(200)]
+        before = {k: rendezvous(k, replicas) for k in keys}
+        after = {k: rendezvous(k, replicas[:4]) for k in keys}
+        assert all(after[k] is before[k] for k in keys if before[k] is not replicas[4])
+
+
+def test_handicap_is_what_is_missing_to_the_others_average() -> None:
+    fleet = fleet_of(3)
+    replicas = list(fleet)
+    replicas[0].in_flight, replicas[1].in_flight = 4, 2
+    assert handicap(replicas[2], fleet, 0.0) == 3.0
+    assert handicap(replicas[0], fleet, 0.0) == 0.0
+    replicas[2].state = ReplicaState.DRAINING
+    fleet.changed()
+    assert handicap(replicas[2], fleet, 0.0) == 0.0
+    single = fleet_of(1)
+    assert handicap(single.ready[0], single, 0.0) == 0.0
+
+
+def test_score_of_a_replica_that_was_no_candidate() -> None:
+    fleet = fleet_of(2)
+    comparison = compare(fleet.ready[:1], fleet, 0.0)
+    assert comparison.score_of(fleet.ready[1]) is None
+    assert isinstance(comparison.frozen()[0], CandidateScore)
+
+
+def test_the_sum_survives_hours_without_a_decision() -> None:
+    driver = Driver()
+    driver.turn("a")
+    ticket = driver.offer("b")
+    driver.later(7200.0)
+    driver.finish(ticket)
+    assert driver.turn("c")[0] == "placed"
+    router = Router(RoutingSettings(), engines={"e0": 1})
+    router.replica_up(ReplicaId("e0", 0), ReplicaCapacity(), "b", 1e6)
+    assert router.view(1e6).replicas[0].conversations == 0

@@ -1,0 +1,51 @@
+"""The fleet's sums."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lmwarden.routing.replicas import SUSPECT_MAX_S, Fleet
+from lmwarden.types import ReplicaId, ReplicaState
+
+
+def test_lookup() -> None:
+    fleet = Fleet({"e0": 2, "e1": 1}, seed=0)
+    assert [str(replica.id) for replica in fleet] == ["e0/0", "e0/1", "e1/0"]
+    assert fleet.get(ReplicaId("e2", 0)) is None
+    assert fleet[ReplicaId("e1", 0)].engine.name == "e1"
+    assert fleet.ready == ()
+
+
+def test_suspicion_doubles_up_to_a_bound() -> None:
+    fleet = Fleet({"e0": 1}, seed=0)
+    (replica,) = fleet
+    lengths = []
+    for _ in range(12):
+        fleet.failed(replica, 0.0)
+        lengths.append(replica.suspect_until)
+    assert lengths[:4] == [2.0, 4.0, 8.0, 16.0]
+    assert lengths[-1] == SUSPECT_MAX_S
+
+
+def test_warm_conversations_decay_at_one_rate_however_long_nobody_looks() -> None:
+    fleet = Fleet({"e0": 1}, seed=0)
+    (replica,) = fleet
+    fleet.hold_idle(replica, 1.0, 100.0, idle_since=0.0)
+    assert fleet.decay(10.0) * replica.warm_scaled == pytest.approx(math.exp(-1))
+    fleet.hold_idle(replica, 1.0, 100.0, idle_since=9000.0)  # exp(900) would overflow
+    assert fleet.decay(9000.0) * replica.warm_scaled == pytest.approx(1.0)
+    assert fleet.decay(9010.0) * replica.warm_tokens_scaled == pytest.approx(100.0 * math.exp(-1))
+
+
+def test_usable_besides_an_engine() -> None:
+    fleet = Fleet({"e0": 1, "e1": 1}, seed=0)
+    for replica in fleet:
+        replica.state = ReplicaState.READY
+    fleet.changed()
+    first, second = fleet
+    assert fleet.usable(0.0, besides=first.engine) == (second,)
+    second.state = ReplicaState.DOWN
+    fleet.changed()
+    assert fleet.usable(0.0, besides=first.engine) == (first,)
