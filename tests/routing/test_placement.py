@@ -20,7 +20,7 @@ def fleet_of(ranks: int, weights: Weights = Weights()) -> Fleet:  # noqa: B008
 
 
 def test_the_worked_example_of_the_docstring() -> None:
-    fleet = fleet_of(4, Weights(warm=1.0, live=0.5, kv=1.0, held=2.0))
+    fleet = fleet_of(4, Weights(warm=1.0, live=0.5, kv=0.5, held=1.0))
     now = 100.0
     numbers = [(2, 1.2, 6, 0.55), (3, 0.1, 5, 0.70), (2, 0.9, 5, 0.50), (3, 0.4, 4, 0.60)]
     for replica, (in_flight, warm, live, kv_used) in zip(fleet, numbers, strict=True):
@@ -32,7 +32,7 @@ def test_the_worked_example_of_the_docstring() -> None:
         replica.kv_used_ratio = kv_used
     fleet.sampled()
     comparison = compare(fleet.ready, fleet, now)
-    assert [round(candidate.score, 2) for candidate in comparison.frozen()] == [4.35, 4.30, 3.90, 4.40]
+    assert [round(candidate.score, 2) for candidate in comparison.frozen()] == [4.08, 3.95, 3.65, 4.1]
     assert comparison.least.id == ReplicaId("e0", 2)
 
 

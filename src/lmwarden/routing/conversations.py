@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from lmwarden.routing.replicas import Fleet, Replica
 from lmwarden.types import ConversationKey
 
-FIRST_TURN_WEIGHT = 0.25
-"""How much an idle conversation counts that had one turn which did not end in a tool call: many never return."""
+UNCERTAIN_WEIGHT = 0.25
+"""How much an idle conversation counts whose last turn did not end in a tool call: it may be over."""
 
 EARLIER_OPENINGS = 16
 """How many openings of an id are remembered, to find that it is a constant."""
@@ -86,7 +86,7 @@ class Conversation:
     @property
     def idle_weight(self) -> float:
         """How likely it comes back soon, just after a turn."""
-        return 1.0 if self.turns > 1 or self.returns else FIRST_TURN_WEIGHT
+        return 1.0 if self.returns else UNCERTAIN_WEIGHT
 
     def bind(self, home: Replica) -> None:
         """Make ``home`` its home. Only while detached."""

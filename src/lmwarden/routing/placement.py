@@ -5,7 +5,8 @@ Least loaded by one sum; every term is in "requests":
     score(r) =   in_flight(r)                 ours, waiting ones included; requests that went to the
                                               engine without a rank count evenly for its ranks
                + warm(r)                      idle conversations homed there, each weighted by how likely
-                                              it comes back soon (1 just after a turn, decaying with 10 s)
+                                              it comes back soon (1 just after a tool call, 0.25 after
+                                              another end, decaying with 10 s)
                + LIVE * live(r) / mean live   share of the live conversations
                + KV   * kv_used(r)            scraped, 0..1; only if fresh for all replicas, else left out for all
                + HELD * held(r)               context of in-flight and warm conversations over the replica's
@@ -14,21 +15,22 @@ Least loaded by one sum; every term is in "requests":
 
 Ties: fewest live conversations, then least recently assigned; never the order of a list.
 
-Worked example. Four replicas, no ramp, no KV capacity reported, KV use fresh, KV = 1, LIVE = 0.5; live
+Worked example. Four replicas, no ramp, no KV capacity reported, KV use fresh, KV = LIVE = 0.5; live
 conversations 6, 5, 5, 4, so their mean is 5:
 
     replica   in flight   warm   live         kv used    score
-    e0/0          2        1.2   6 -> 0.60      0.55      4.35
-    e0/1          3        0.1   5 -> 0.50      0.70      4.30
-    e0/2          2        0.9   5 -> 0.50      0.50      3.90   <- the new conversation
-    e0/3          3        0.4   4 -> 0.40      0.60      4.40
+    e0/0          2        1.2   6 -> 0.60      0.55      4.08
+    e0/1          3        0.1   5 -> 0.50      0.70      3.95
+    e0/2          2        0.9   5 -> 0.50      0.50      3.65   <- the new conversation
+    e0/3          3        0.4   4 -> 0.40      0.60      4.10
 
 ``e0/0`` has as few requests in flight, but more conversations that are about to send their next turn.
 
 Where a conversation *resembles* one that is known (a fork of it, or a sibling subagent of the same parent), it
 starts on that one's replica unless that replica is above the spill threshold, because the shared prefix is there.
 
-The weights were chosen by ``benchmarks/placement_weights.py`` (docs/measurements.md).
+The weights were chosen by ``benchmarks/placement_weights.py`` (docs/measurements.md). Scraped KV use counts little,
+because it is a second old: with a weight of 8 it undoes what our own counts know.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Three measures of what a replica holds, all kept in O(1):
 * ``resident_tokens``: the context of those, by their last usage;
 * ``open_tokens``: the context of conversations that have a request in flight here;
 * ``warm`` and ``warm_tokens``: conversations that are idle *right now* and their context, each weighted by how
-  likely it comes back soon: 1 just after a turn, decaying with ``WARM_S``. All weights decay at the same rate,
+  likely it comes back soon: 1 just after a turn that ended in a tool call, decaying with ``WARM_S``. All weights decay at the same rate,
   so a sum is kept as one number relative to a time that the fleet moves on now and then; one ``exp`` per
   decision turns all of them into today's values.
 """
@@ -48,8 +48,8 @@ class Weights(NamedTuple):
 
     warm: float = 1.0
     live: float = 0.5
-    kv: float = 1.0
-    held: float = 2.0
+    kv: float = 0.5
+    held: float = 1.0
 
 
 DEFAULT_WEIGHTS = Weights()
