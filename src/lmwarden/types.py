@@ -261,15 +261,23 @@ class RouterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CandidateScore(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica as a placement saw it. ``score`` is the sum that placement.py defines."""
+    """One replica as a placement saw it. ``score`` is the sum that placement.py defines, with its weights."""
 
     replica: ReplicaId
     score: float
     in_flight: int
+    warm: float
+    """Idle conversations, each weighted by how likely it comes back soon."""
     conversations: int
+    """Live ones homed there."""
+    live_share: float
+    """Those over the mean of all ready replicas; 0 where nobody holds any."""
     kv_used_ratio: float | None
     """None: left out, because not every replica had a fresh scrape."""
     held_ratio: float | None
+    """Context of open and warm conversations over the KV capacity; None: left out, a capacity is not known."""
+    other: float
+    """Requests of its engine that went without a rank, and the ramp of a replica that came back empty."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.routing.driver import Driver
 
@@ -72,3 +74,36 @@ def test_a_choice_without_a_comparison_names_the_replica_alone() -> None:
     replica = next(iter(driver.router._fleet))
     found = explanation(1, Choice(Decision.BALANCED, replica.engine, replica, 8), retried=False)
     assert found.reason == "No conversation to keep: least loaded, e0/0."
+
+
+def test_the_documented_example() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "how-routing-decides.md").read_text()
+    driver = Driver()
+    for name in "abcdef":
+        driver.turn(name, prompt=8000)
+        driver.later(0.5)
+    driver.offer("a")
+    driver.offer("b")
+    for rank, kv_used_ratio in enumerate((0.31, 0.22, 0.05, 0.04)):
+        driver.sample(f"e0/{rank}", kv_used_ratio=kv_used_ratio)
+    ticket = driver.offer("new")
+    found = driver.explain(ticket)
+    for candidate in found.candidates:
+        line = (
+            f"{candidate.replica}  score {candidate.score:.2f}  in flight {candidate.in_flight}  "
+            f"warm {candidate.warm:.2f}  live share {candidate.live_share:.2f}  "
+            f"kv used {candidate.kv_used_ratio:.2f}  held {candidate.held_ratio:.2f}"
+        )
+        assert line in text
+    assert found.reason in text
+    driver.finish(ticket)
+    driver.later(2.0)
+    ticket = driver.offer("new")
+    assert driver.explain(ticket).reason in text
+    driver.hold("e0/2", 9)
+    spilled = driver.offer("new")
+    assert driver.explain(spilled).reason in text
+    driver.finish(spilled)
+    driver.finish(ticket)
+    driver.down("e0/2")
+    assert driver.explain(driver.offer("new")).reason in text

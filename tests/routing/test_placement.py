@@ -233,6 +233,31 @@ def test_score_of_a_replica_that_was_no_candidate() -> None:
     assert isinstance(comparison.frozen()[0], CandidateScore)
 
 
+def test_an_explanation_adds_up() -> None:
+    driver = Driver({"e0": 2, "e1": 1})
+    for number in range(7):
+        driver.turn(f"c{number}", prompt=900 * number)
+        driver.later(1.3)
+    for replica in driver.replicas:
+        driver.sample(replica, kv_used_ratio=0.25)
+    driver.offer(pinnable=False)
+    driver.up("e1/0", "boot2")  # empty again: on its ramp
+    candidates = driver.explain(driver.offer("new")).candidates
+    weights = Weights()
+    for candidate in candidates:
+        assert candidate.kv_used_ratio == 0.25
+        assert candidate.held_ratio is not None
+        assert candidate.score == pytest.approx(
+            candidate.in_flight
+            + weights.warm * candidate.warm
+            + weights.live * candidate.live_share
+            + weights.kv * candidate.kv_used_ratio
+            + weights.held * candidate.held_ratio
+            + candidate.other
+        )
+    assert any(candidate.other > 0.1 for candidate in candidates)
+
+
 def test_the_sum_survives_hours_without_a_decision() -> None:
     driver = Driver()
     driver.turn("a")

@@ -39,11 +39,11 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from lmwarden.routing.replicas import Fleet, Replica
+from lmwarden.routing.replicas import Fleet, Replica, Weights
 from lmwarden.types import CandidateScore, ConversationKey
 
-Scored: TypeAlias = tuple[float, int, float, int, float, int, float, Replica]
-"""(score, live conversations, last assigned, in flight, KV used, open tokens, scaled warm tokens, replica).
+Scored: TypeAlias = tuple[float, int, float, int, float, int, float, float, Replica]
+"""(score, live conversations, last assigned, in flight, KV used, open tokens, scaled warm and warm tokens, replica).
 
 Compares by the tie rules; ``last assigned`` is never equal. A plain tuple of what stands in the replica, because a
 decision over 64 replicas makes 64 of them."""
@@ -54,7 +54,9 @@ class Comparison(NamedTuple):
 
     scored: Sequence[Scored]
     decay: float
-    """Turns scaled warm tokens into those of that moment."""
+    """Turns scaled warm sums into those of that moment."""
+    mean_live: float
+    weights: Weights
     kv_known: bool
     held_known: bool
 
@@ -72,15 +74,27 @@ class Comparison(NamedTuple):
         return tuple(self._frozen(scored) for scored in self.scored)
 
     def _frozen(self, scored: Scored) -> CandidateScore:
-        score, conversations, _, in_flight, kv_used_ratio, open_tokens, warm_tokens_scaled, replica = scored
-        held_tokens = open_tokens + self.decay * warm_tokens_scaled
+        score, conversations, _, in_flight, kv_used, open_tokens, warm_scaled, warm_tokens_scaled, replica = scored
+        warm = self.decay * warm_scaled
+        live_share = conversations / self.mean_live if self.mean_live else 0.0
+        kv_used_ratio = held_ratio = None
+        known = in_flight + self.weights.warm * warm + self.weights.live * live_share
+        if self.kv_known:
+            kv_used_ratio = kv_used
+            known += self.weights.kv * kv_used_ratio
+        if self.held_known:
+            held_ratio = (open_tokens + self.decay * warm_tokens_scaled) / (replica.capacity.kv_cache_tokens or 1)
+            known += self.weights.held * held_ratio
         return CandidateScore(
             replica=replica.id,
             score=score,
             in_flight=in_flight,
+            warm=warm,
             conversations=conversations,
-            kv_used_ratio=kv_used_ratio if self.kv_known else None,
-            held_ratio=held_tokens / (replica.capacity.kv_cache_tokens or 1) if self.held_known else None,
+            live_share=live_share,
+            kv_used_ratio=kv_used_ratio,
+            held_ratio=held_ratio,
+            other=score - known,
         )
 
 
@@ -88,8 +102,8 @@ def compare(candidates: Sequence[Replica], fleet: Fleet, now: float) -> Comparis
     """Score every candidate (at least one); see the sum at the top of this module."""
     fleet.refresh(now)
     decay = fleet.decay(now)
-    live = fleet.live_conversations
-    live_each = fleet.weights.live * len(fleet.ready) / live if live else 0.0
+    mean_live = fleet.live_conversations / len(fleet.ready)
+    live_each = fleet.weights.live / mean_live if mean_live else 0.0
     # ``standing`` and ``decaying`` are kept up to date by the fleet: this runs over all replicas on the hot path.
     scored: list[Scored] = [
         (
@@ -99,12 +113,13 @@ def compare(candidates: Sequence[Replica], fleet: Fleet, now: float) -> Comparis
             replica.in_flight,
             replica.kv_used_ratio,
             replica.open_tokens,
+            replica.warm_scaled,
             replica.warm_tokens_scaled,
             replica,
         )
         for replica in candidates
     ]
-    return Comparison(scored, decay, fleet.kv_known, fleet.held_known)
+    return Comparison(scored, decay, mean_live, fleet.weights, fleet.kv_known, fleet.held_known)
 
 
 def handicap(replica: Replica, fleet: Fleet, now: float) -> float:

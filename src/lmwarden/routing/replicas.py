@@ -10,9 +10,9 @@ Three measures of what a replica holds, all kept in O(1):
 * ``resident_tokens``: the context of those, by their last usage;
 * ``open_tokens``: the context of conversations that have a request in flight here;
 * ``warm`` and ``warm_tokens``: conversations that are idle *right now* and their context, each weighted by how
-  likely it comes back soon: 1 just after a turn that ended in a tool call, decaying with ``WARM_S``. All weights decay at the same rate,
-  so a sum is kept as one number relative to a time that the fleet moves on now and then; one ``exp`` per
-  decision turns all of them into today's values.
+  likely it comes back soon: 1 just after a turn that ended in a tool call, decaying with ``WARM_S``. All weights
+  decay at the same rate, so a sum is kept as one number relative to a time that the fleet moves on now and then;
+  one ``exp`` per decision turns all of them into the values of now.
 """
 
 from __future__ import annotations
