@@ -89,8 +89,8 @@ class Driver:
         self.check()
         return ticket
 
-    def fail(self, ticket: Ticket, *, engine_at_fault: bool = True) -> Action:
-        self.last = _only(self.router.failed_before_response(ticket, self.now, engine_at_fault=engine_at_fault))
+    def fail(self, ticket: Ticket) -> Action:
+        self.last = _only(self.router.failed_before_response(ticket, self.now))
         self.check()
         return self.last
 

@@ -278,15 +278,6 @@ class TestFailedBeforeResponse:
         assert driver.refused == "no_replica"
         assert driver.view.in_flight == 0
 
-    def test_a_stale_connection_is_not_the_engines_fault(self) -> None:
-        driver = Driver({"e0": 1, "e1": 1})
-        home = driver.turn("a")[1]
-        ticket = driver.offer("a")
-        driver.fail(ticket, engine_at_fault=False)
-        assert driver.went == ("sticky", home)
-        assert not any(row.suspect for row in driver.view.replicas)
-        driver.finish(ticket)
-
     def test_a_client_pin_is_never_sent_elsewhere(self) -> None:
         driver = Driver({"e0": 1, "e1": 1})
         ticket = driver.offer("a", pin=ReplicaId("e1", 0))

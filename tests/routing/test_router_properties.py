@@ -79,10 +79,10 @@ class RouterMachine(RuleBasedStateMachine):
             self.driver.cancel(ticket)
 
     @precondition(lambda self: self.open)
-    @rule(which=st.integers(0, 50), fault=st.booleans())
-    def fail(self, which: int, fault: bool) -> None:
+    @rule(which=st.integers(0, 50))
+    def fail(self, which: int) -> None:
         ticket = self.open[which % len(self.open)]
-        if not isinstance(self.driver.fail(ticket, engine_at_fault=fault), Dispatch):
+        if not isinstance(self.driver.fail(ticket), Dispatch):
             self.open.remove(ticket)
 
     @rule(number=st.integers(0, 9))

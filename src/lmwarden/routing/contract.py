@@ -41,11 +41,10 @@ class RouterContract(Protocol):
         """Take a request. No action for the returned ticket means that it waits."""
         ...
 
-    def failed_before_response(self, ticket: Ticket, now: float, *, engine_at_fault: bool = True) -> Sequence[Action]:
-        """The request could not be served where it was sent, and not one byte reached the client.
+    def failed_before_response(self, ticket: Ticket, now: float) -> Sequence[Action]:
+        """The engine could not serve the request, and not one byte reached the client.
 
         Moves the reservation: one more Dispatch per ticket (to another engine if there is one), then a Refuse.
-        ``engine_at_fault=False``: only the connection was stale; the same replica gets it again and is not suspected.
         """
         ...
 

@@ -114,22 +114,15 @@ class Router:
         self._reserve(choice)
         return ticket, (Dispatch(ticket, choice.replica_id, choice.engine.name, choice.decision),)
 
-    def failed_before_response(self, ticket: Ticket, now: float, *, engine_at_fault: bool = True) -> Sequence[Action]:
-        """Send it elsewhere, once. See ``RouterContract``.
-
-        Args:
-            ticket: An open ticket.
-            now: Seconds.
-            engine_at_fault: False if only the connection was stale: then the same replica is tried again.
-        """
+    def failed_before_response(self, ticket: Ticket, now: float) -> Sequence[Action]:
+        """See ``RouterContract``."""
         entry = self._open.get(ticket)
         if entry is None:
             return ()
         failed = entry.choice
-        if engine_at_fault:
-            for replica in self._fleet:
-                if replica.engine is failed.engine:
-                    self._fleet.failed(replica, now)
+        for replica in self._fleet:
+            if replica.engine is failed.engine:
+                self._fleet.failed(replica, now)
         if entry.retried:
             return self._give_up(ticket, entry, RefuseReason.RETRY_EXHAUSTED, now)
         choice = (
