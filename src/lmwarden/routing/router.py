@@ -125,9 +125,7 @@ class Router:
                 self._fleet.failed(replica, now)
         if entry.retried:
             return self._give_up(ticket, entry, RefuseReason.RETRY_EXHAUSTED, now)
-        choice = (
-            self._decider.decide_again(entry.request, entry.conversation, failed, now) if engine_at_fault else failed
-        )
+        choice = self._decider.decide_again(entry.request, entry.conversation, failed, now)
         if choice.replica is not None and choice.replica.state is ReplicaState.DOWN:
             return self._give_up(ticket, entry, RefuseReason.NO_REPLICA, now)
         entry.retried = True

@@ -1,0 +1,1 @@
+"""Who may ask: API keys, and the secret of this installation."""

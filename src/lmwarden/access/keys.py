@@ -1,0 +1,177 @@
+"""API keys: made, listed, revoked by the command line; checked by the gateway.
+
+A key is ``lmw_`` and 32 random bytes in base 64. It is shown once, when it is made; ``keys.json`` (mode 0600)
+keeps only its blake2b hash under the installation's secret. A check is one hash and one dictionary look-up.
+The look-up's timing tells nothing: without the secret nobody can choose which hash is looked up; the found
+digest is compared in constant time all the same.
+
+The running gateway re-reads the file when it changed (``refresh``, once a second), so a revoked key stops
+working without a restart. A file that cannot be read leaves the last good keys in place and says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from lmwarden.access.secrets import StorageError, write_private
+from lmwarden.types import KeyIdentity
+
+log = structlog.get_logger("lmwarden.access")
+
+MAX_CREDENTIAL_BYTES = 4096
+"""Longer ones are wrong without being hashed."""
+_FILE = "keys.json"
+_NAME_ALLOWED = "1 to 64 letters, digits, '.', '_' or '-'"
+
+
+class KeyNameError(ValueError):
+    """The name of a key cannot be used. One line for a person."""
+
+    exit_status = 2
+
+
+class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of ``keys.json``."""
+
+    name: str
+    digest: str
+    """Keyed hash of the key, hexadecimal."""
+    created: str
+    """When, ISO 8601 in UTC."""
+
+
+class _KeyFile(msgspec.Struct, frozen=True, kw_only=True):
+    keys: list[StoredKey]
+    version: int = 1
+
+
+class KeyStore:
+    """The keys of one data folder."""
+
+    def __init__(self, data_dir: Path, secret: bytes) -> None:
+        self._path = data_dir / _FILE
+        self._secret = secret
+
+    def create(self, name: str) -> str:
+        """Make a key and return it; it cannot be shown again.
+
+        Raises:
+            KeyNameError: the name is taken or has another form than allowed.
+            StorageError: the file cannot be read or written.
+        """
+        plain = name.replace(".", "").replace("_", "").replace("-", "")
+        if not (name and len(name) <= 64 and name.isascii() and (plain.isalnum() or not plain)):
+            raise KeyNameError(f"keys: {name!r:.80} cannot be a name; allowed: {_NAME_ALLOWED}")
+        keys = self.stored()
+        if any(key.name == name for key in keys):
+            raise KeyNameError(f"keys: {name!r} exists already; revoke it first or take another name")
+        credential = "lmw_" + secrets.token_urlsafe(32)
+        digest = digest_of(credential.encode(), self._secret).hex()
+        created = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        self._write([*keys, StoredKey(name=name, digest=digest, created=created)])
+        return credential
+
+    def revoke(self, name: str) -> None:
+        """Delete a key.
+
+        Raises:
+            KeyNameError: there is none of that name.
+            StorageError: the file cannot be read or written.
+        """
+        keys = self.stored()
+        kept = [key for key in keys if key.name != name]
+        if len(kept) == len(keys):
+            names = ", ".join(key.name for key in keys) or "none"
+            raise KeyNameError(f"keys: there is no key {name!r:.80}; existing: {names}")
+        self._write(kept)
+
+    def stored(self) -> list[StoredKey]:
+        """All keys, oldest first.
+
+        Raises:
+            StorageError: the file cannot be read.
+        """
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=_KeyFile).keys
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StorageError(f"{self._path}: cannot be read: {error.strerror}") from None
+        except msgspec.DecodeError as error:
+            raise StorageError(f"{self._path}: is damaged: {error}") from None
+
+    def stamp(self) -> tuple[int, int, int] | None:
+        """Changes whenever the file does; None: no file."""
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_ino, status.st_size
+
+    def digests(self) -> Mapping[bytes, KeyIdentity]:
+        """Digest to owner, for checks.
+
+        Raises:
+            StorageError: the file cannot be read.
+        """
+        try:
+            pairs = [(bytes.fromhex(key.digest), key.name) for key in self.stored()]
+        except ValueError:
+            raise StorageError(f"{self._path}: is damaged: a digest is not hexadecimal") from None
+        return {digest: KeyIdentity(name, digest) for digest, name in pairs}
+
+    def _write(self, keys: list[StoredKey]) -> None:
+        try:
+            write_private(self._path, msgspec.json.format(msgspec.json.encode(_KeyFile(keys=keys))) + b"\n")
+        except OSError as error:
+            raise StorageError(f"{self._path}: cannot be written: {error.strerror}") from None
+
+
+class Authenticator:
+    """Checks credentials for the gateway; lives on the data loop."""
+
+    def __init__(self, store: KeyStore, secret: bytes, *, required: bool) -> None:
+        self.required = required
+        """Whether a request without a valid key is refused."""
+        self._store = store
+        self._secret = secret
+        self._stamp: tuple[int, int, int] | None = None
+        self._by_digest: Mapping[bytes, KeyIdentity] = {}
+        self.refresh()
+
+    @property
+    def key_count(self) -> int:
+        """Keys that would be accepted now."""
+        return len(self._by_digest)
+
+    def check(self, credential: bytes) -> KeyIdentity | None:
+        """Whose key this is; None: nobody's."""
+        if not credential or len(credential) > MAX_CREDENTIAL_BYTES:
+            return None
+        digest = digest_of(credential, self._secret)
+        found = self._by_digest.get(digest)
+        return found if found is not None and hmac.compare_digest(found.digest, digest) else None
+
+    def refresh(self) -> None:
+        """Re-read the file if it changed. Never raises: a damaged file leaves the last good keys."""
+        stamp = self._store.stamp()
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._by_digest = self._store.digests()
+        except StorageError as error:
+            log.error("keys not re-read; the last good ones stay", reason=str(error))
+
+
+def digest_of(credential: bytes, secret: bytes) -> bytes:
+    """16-byte keyed hash of a credential."""
+    return hashlib.blake2b(credential, key=secret, digest_size=16).digest()

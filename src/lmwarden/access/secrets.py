@@ -1,0 +1,106 @@
+"""The secret of one installation: 32 random bytes in the data folder, made once, readable by its owner only.
+
+Two keys are derived from it, so that a hash of one kind can never be taken for one of the other: one for the
+hashes of conversation ids, one for the hashes of API keys. Whoever has the database but not this file can
+neither guess ids nor keys from the hashes. Losing the file makes all API keys invalid.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from pathlib import Path
+
+import msgspec
+
+_FILE = "secret"
+_SIZE_BYTES = 32
+
+
+class StorageError(Exception):
+    """The data folder cannot be used. One line for a person."""
+
+    exit_status = 2
+
+
+class InstallationSecrets(msgspec.Struct, frozen=True):
+    """The derived keys, 32 bytes each."""
+
+    identity: bytes
+    """For hashes of conversation ids."""
+    keys: bytes
+    """For hashes of API keys."""
+
+    def __repr__(self) -> str:
+        return "InstallationSecrets(...)"
+
+
+def prepare_data_dir(data_dir: Path) -> None:
+    """Make the data folder (mode 0700) if it is not there.
+
+    Raises:
+        StorageError: it cannot be made or written.
+    """
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"--data-dir: cannot make {data_dir}: {error.strerror}") from None
+    if not os.access(data_dir, os.W_OK | os.X_OK):
+        raise StorageError(f"--data-dir: {data_dir} is not writable")
+
+
+def load_secrets(data_dir: Path) -> InstallationSecrets:
+    """Read the secret, making it at the first call.
+
+    Raises:
+        StorageError: the folder or the file cannot be used, or the file was damaged.
+    """
+    prepare_data_dir(data_dir)
+    path = data_dir / _FILE
+    try:
+        try:
+            root = path.read_bytes()
+        except FileNotFoundError:
+            root = _create(path)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read or made: {error.strerror}") from None
+    if len(root) != _SIZE_BYTES:
+        raise StorageError(f"{path}: must hold {_SIZE_BYTES} bytes, not {len(root)}; restore it or delete it")
+    return InstallationSecrets(_derive(root, b"lmw-identity"), _derive(root, b"lmw-api-keys"))
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace a file in one step; mode 0600 from its first moment on.
+
+    Raises:
+        OSError: as the system says.
+    """
+    beside = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.new")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def _create(path: Path) -> bytes:
+    """Make the file; if another process was first, take that one's."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.new")
+    write_private(beside, secrets.token_bytes(_SIZE_BYTES))
+    try:
+        os.link(beside, path)  # unlike rename, fails if the name is taken
+    except FileExistsError:
+        pass
+    finally:
+        beside.unlink()
+    return path.read_bytes()
+
+
+def _derive(root: bytes, purpose: bytes) -> bytes:
+    return hashlib.blake2b(key=root, person=purpose, digest_size=32).digest()

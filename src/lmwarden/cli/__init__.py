@@ -1,0 +1,72 @@
+"""The one command, ``lmwarden``.
+
+Each subcommand lives in a module of its own, which registers it and imports the rooms that it needs only
+when it runs: ``lmwarden --help`` must not wait for an HTTP client. A command that cannot go on raises; here
+the exception becomes one line on stderr and an exit status: 0 done, 1 a check failed, 2 unusable arguments
+or configuration. A traceback is a bug.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import cyclopts
+
+from lmwarden import __version__
+from lmwarden.cli import bench, connect, demo, keys, serve, simulated_engine
+
+
+def make_app() -> cyclopts.App:
+    """The command with all its subcommands."""
+    app = cyclopts.App(
+        name="lmwarden",
+        version=f"lmwarden {__version__}",
+        help="Keeps every agent conversation on the vLLM replica that has read it before.",
+        exit_on_error=False,
+        print_error=False,
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    for command in (demo, serve, simulated_engine, bench, connect, keys):
+        command.register(app)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: without the program's name; None: the process's own.
+
+    Returns:
+        The exit status.
+    """
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        result = make_app()(tokens)
+    except cyclopts.CycloptsError as error:
+        return _fail(f"{_plain(error)} (lmwarden --help lists what is allowed)", 2)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output left (| head). Keep the interpreter's own flush at exit quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        status = getattr(error, "exit_status", None)
+        if not isinstance(status, int):
+            raise
+        return _fail(str(error), status)
+    return result if isinstance(result, int) else 0
+
+
+def _plain(error: cyclopts.CycloptsError) -> str:
+    """cyclopts's text without line breaks and its full stop."""
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def _fail(sentence: str, status: int) -> int:
+    print(f"lmwarden: {' '.join(sentence.split())}", file=sys.stderr)
+    return status

@@ -1,0 +1,262 @@
+"""``lmwarden demo``: the whole product with no GPU, measured off against on.
+
+Three parts on one machine: a simulated vLLM in a child process, whose clock runs ``speed`` times as fast as
+the hardware that it models; the warden in this process, on the same modelled clock; and the load tester
+beside it. What the simulated hardware would need is modelled; what the gateway costs is real, and at speed
+10 it counts ten times. Every cell brings prompts of its own, so no arm profits from the other's cache; only
+the shared system prompt stays.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from lmwarden.cli.bench import INTERRUPTED
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from rich.console import Console
+
+    from lmwarden.bench.results import BenchResult
+    from lmwarden.config import Config
+    from lmwarden.serve import RouterFactory
+
+MODEL = "qwen3-4b"
+HARDWARE = "a4000-qwen3-4b"
+MAX_NUM_SEQS = 32
+"""Of the modelled hardware; a quarter of it is the spill threshold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What the demo runs."""
+
+    replicas: int
+    levels: list[int]
+    arms: list[str]
+    seconds: float
+    speed: float
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOutcome:
+    """How the demo ended."""
+
+    result: BenchResult
+    interrupted: bool
+    """Ctrl-C came before all was measured."""
+
+
+def register(app: App) -> None:
+    """Add the command to the application."""
+    app.command(demo, name="demo")
+
+
+def demo(
+    *,
+    replicas: int = 4,
+    levels: str = "4,8,16",
+    arms: str = "off,on",
+    seconds: float = 120.0,
+    speed: float = 10.0,
+    json: Path | None = None,
+    keep: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Show the whole product with no GPU: a simulated vLLM, the warden, and agent sessions, off and on.
+
+    Ctrl-C ends early and prints what was measured.
+
+    Args:
+        replicas: data-parallel replicas of the simulated vLLM.
+        levels: numbers of concurrent agent sessions.
+        arms: routings to compare: off, hash, on.
+        seconds: modelled time of each level in each arm.
+        speed: how many times as fast as the modelled hardware the simulation runs.
+        json: file for the results.
+        keep: stay up afterwards, until Ctrl-C.
+    """
+    from asyncio import CancelledError
+
+    import uvloop
+
+    from lmwarden.bench.arms import AS_IS, parse_arms, parse_levels
+    from lmwarden.bench.errors import PlanError
+    from lmwarden.bench.progress import make_terminal
+    from lmwarden.bench.report import check_places, save
+
+    options = DemoOptions(
+        replicas=replicas,
+        levels=parse_levels(levels),
+        arms=parse_arms(arms),
+        seconds=seconds,
+        speed=speed,
+        keep=keep,
+    )
+    if AS_IS in options.arms:
+        raise PlanError(f"--arms {AS_IS}: the demo compares routings; allowed are off, hash, on")
+    if not 1 <= replicas <= 64:
+        raise PlanError(f"--replicas {replicas}: allowed are 1 to 64")
+    if not 0 < speed <= 100:
+        raise PlanError(f"--speed {speed:g}: allowed is above 0 to 100")
+    if not 1 <= seconds <= 86_400:
+        raise PlanError(f"--seconds {seconds:g}: allowed is 1 to 86400")
+    check_places(out=None, json=json)
+    try:
+        outcome = uvloop.run(run_demo(options, make_terminal()))
+    except CancelledError:
+        return INTERRUPTED
+    save(outcome.result, [], out=None, json=json)
+    return INTERRUPTED if outcome.interrupted else 0
+
+
+async def run_demo(
+    options: DemoOptions, terminal: Console, *, router_factory: RouterFactory | None = None
+) -> DemoOutcome:
+    """Run the demo and print its progress and its table.
+
+    Args:
+        options: what to run.
+        terminal: where to print.
+        router_factory: makes another router than the product's own (tests: random placement).
+
+    Raises:
+        BenchError: a part cannot be started, or broke.
+    """
+    import asyncio
+
+    from lmwarden.bench.runner import stop_on_signals
+
+    _quiet_logs()
+    stop = asyncio.Event()
+    with stop_on_signals(stop), tempfile.TemporaryDirectory(prefix="lmwarden-demo-") as folder:
+        return await _run_in(Path(folder), options, terminal, router_factory, stop)
+
+
+async def _run_in(
+    folder: Path,
+    options: DemoOptions,
+    terminal: Console,
+    router_factory: RouterFactory | None,
+    stop: asyncio.Event,
+) -> DemoOutcome:
+    import asyncio
+
+    from lmwarden.bench.errors import BenchError
+    from lmwarden.cli.engine_process import simulated_engine
+    from lmwarden.routing.router import Router
+    from lmwarden.serve import Warden
+
+    arguments = [
+        *("--replicas", str(options.replicas), "--speed", f"{options.speed:g}"),
+        *("--hardware", HARDWARE, "--model", MODEL),
+    ]
+    async with simulated_engine(arguments) as engine:
+        lost = asyncio.create_task(engine.ended())
+        lost.add_done_callback(lambda _: stop.set())
+        warden = Warden(demo_config(engine.url, folder), speed=options.speed, router_factory=router_factory or Router)
+        await warden.start()
+        try:
+            _introduce(options, terminal, engine.url, warden.client_url, warden.console_url)
+            result = await _measure(options, terminal, stop, warden.client_url, warden.console_url, engine.url)
+            outcome = DemoOutcome(result, interrupted=stop.is_set())
+            if options.keep and not stop.is_set():
+                terminal.print(f"Still running: {warden.client_url}. Ctrl-C ends it.", highlight=False)
+                await stop.wait()
+            if lost.done():
+                raise BenchError(f"the simulated engine ended by itself with status {lost.result()}")
+            return outcome
+        finally:
+            lost.cancel()
+            await warden.stop()
+
+
+async def _measure(
+    options: DemoOptions,
+    terminal: Console,
+    stop: asyncio.Event,
+    client_url: str,
+    console_url: str,
+    engine_url: str,
+) -> BenchResult:
+    from lmwarden.bench.progress import TerminalProgress
+    from lmwarden.bench.report import gain_sentence, show
+    from lmwarden.bench.results import BenchResult
+    from lmwarden.bench.runner import Plan, run_plan
+    from lmwarden.bench.workload import load_workload
+    from lmwarden.cli.bench import run_notes
+
+    speed = options.speed
+    plan = Plan(
+        url=client_url,
+        model=MODEL,
+        workload=load_workload("claude-code"),
+        levels=options.levels,
+        arms=options.arms,
+        seconds=options.seconds,
+        speed=speed,
+        clock=lambda: time.monotonic() * speed,
+        console_url=console_url,
+        engine_url=engine_url,
+    )
+    outcome = await run_plan(plan, TerminalProgress(terminal), stop)
+    result = BenchResult(source="simulated", hardware=HARDWARE, workload=plan.workload.name, levels=outcome.levels)
+    notes = run_notes(outcome, plan)
+    notes.append(
+        f"Speed {speed:g}: all seconds are those of the modelled hardware, and the gateway's own cost, "
+        f"which is real, counts {speed:g} times."
+    )
+    if len(options.arms) > 1:
+        gain = gain_sentence(outcome.levels, options.arms[0], options.arms[-1])
+        notes += [gain] if gain else []
+    show(terminal, result, notes)
+    return result
+
+
+def _quiet_logs() -> None:
+    """Warnings of the warden only: its news would tear the progress line."""
+    import logging
+    import sys
+
+    import structlog
+
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def demo_config(engine_url: str, folder: Path) -> Config:
+    """Return the configuration of a warden that is attached to one engine, on free ports of this host."""
+    from lmwarden.config import Flag, load
+
+    return load(
+        None,
+        [
+            Flag("--engine", ("models", 0, "engine", "attach"), [engine_url]),
+            Flag("--model", ("models", 0, "name"), MODEL),
+            Flag("--max-num-seqs", ("models", 0, "engine", "max_num_seqs"), MAX_NUM_SEQS),
+            Flag("--port", ("client", "port"), 0),
+            Flag("--console-port", ("console", "port"), 0),
+            Flag("--data-dir", ("storage", "dir"), str(folder)),
+        ],
+    )
+
+
+def _introduce(options: DemoOptions, terminal: Console, engine_url: str, client_url: str, console_url: str) -> None:
+    cells = len(options.levels) * len(options.arms)
+    wall_s = cells * options.seconds / options.speed
+    for line in (
+        f"simulated vLLM  {engine_url}  {options.replicas} replicas, {HARDWARE}, speed {options.speed:g}",
+        f"LM Warden       {client_url}",
+        f"console         {console_url}",
+        f"{cells} runs of {options.seconds:g} modelled seconds: about {wall_s:.0f} s",
+    ):
+        terminal.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,57 @@
+"""``lmwarden simulated-engine``: one simulated vLLM server."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import cyclopts
+
+from lmwarden.cli.errors import UsageError
+
+
+def register(app: cyclopts.App) -> None:
+    """Add the command."""
+    app.command(simulated_engine, name="simulated-engine")
+
+
+def simulated_engine(
+    *,
+    port: Annotated[int, cyclopts.Parameter(help="Port on 127.0.0.1; 0: a free one.")],
+    replicas: Annotated[int, cyclopts.Parameter(help="Data-parallel ranks.")] = 4,
+    hardware: Annotated[str, cyclopts.Parameter(help="A named profile, or a TOML file.")] = "a4000-qwen3-4b",
+    speed: Annotated[float, cyclopts.Parameter(help="Modelled seconds per second.")] = 1.0,
+    model: Annotated[str, cyclopts.Parameter(help="The name it is served by.")] = "qwen3-4b",
+    kv_cache_tokens: Annotated[int | None, cyclopts.Parameter(help="KV cache of each rank, in tokens.")] = None,
+    cpu_cache_tokens: Annotated[int, cyclopts.Parameter(help="CPU tier of each rank, in tokens.")] = 0,
+    balancer: Annotated[
+        Literal["0.26", "0.26-moe", "0.27"], cyclopts.Parameter(help="The vLLM version that it imitates.")
+    ] = "0.26",
+) -> None:
+    """Serve vLLM's HTTP API from a model of its cache, scheduler and speed; no GPU needed.
+
+    Prints one line with its address when it listens, and ends on SIGTERM or Ctrl-C.
+    """
+    import uvloop
+
+    from lmwarden.simulation.options import SimulatedEngineOptions
+    from lmwarden.simulation.server import run_server
+
+    if not 0 <= port <= 65535:
+        raise UsageError(f"--port: must be from 0 to 65535, not {port}")
+    options = SimulatedEngineOptions(
+        port=port,
+        replicas=replicas,
+        hardware=hardware,
+        speed=speed,
+        model=model,
+        kv_cache_tokens=kv_cache_tokens,
+        cpu_cache_tokens=cpu_cache_tokens,
+        balancer=balancer,
+    )
+    try:
+        uvloop.run(run_server(options, on_listening=lambda url: print(f"listening on {url}", flush=True)))
+    except ValueError as error:
+        raise UsageError(f"simulated-engine: {error}") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"--port: cannot listen on 127.0.0.1 port {port}: {reason}; choose another") from None

@@ -1,0 +1,169 @@
+"""The console's JSON, built from the control's snapshots. Field names here are public.
+
+What an engine does not report is ``null``, never 0.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lmwarden.control import EngineSnapshot, ModelSnapshot, Snapshot
+from lmwarden.types import Decision, ReplicaState, ReplicaView
+
+
+class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the *Data-parallel routing* card."""
+
+    replica: str
+    state: ReplicaState
+    in_flight: int
+    placed: int
+    sticky: int
+    spilled_in: int
+    client_pinned: int
+    rehomed_in: int
+    balanced: int
+    conversations: int
+    resident_tokens: int
+    kv_cache_tokens: int | None
+    running: int | None
+    waiting: int | None
+    kv_used_ratio: float | None
+    prefix_hit_ratio: float | None
+
+
+class AdmissionState(msgspec.Struct, frozen=True, kw_only=True):
+    """The waiting room: not in this version, hence off."""
+
+    mode: str = "off"
+    engaged: bool = False
+    waiting: int = 0
+    room_for: int | None = None
+
+
+class PinState(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a rank that we name was seen to be obeyed. This version does not test it."""
+
+    state: str = "unverified"
+    detail: str | None = "pins are not tested in this version"
+
+
+class RoutingState(msgspec.Struct, frozen=True, kw_only=True):
+    """``/api/models/{name}/routing``."""
+
+    affinity: bool
+    placement: str
+    spill_threshold: int
+    spill_threshold_source: str
+    sticky_ratio: float | None
+    in_flight: int
+    decisions: dict[Decision, int]
+    refused: int
+    balancer: str | None
+    counting_since: str
+    admission: AdmissionState
+    pins: PinState
+    replicas: list[ReplicaRow]
+
+
+class ModelDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """``/api/models/{name}``."""
+
+    name: str
+    aliases: tuple[str, ...]
+    max_model_len: int | None
+    conversations: int
+    engines: tuple[EngineSnapshot, ...]
+    routing: RoutingState
+
+
+class ModelLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of ``/api/models``."""
+
+    name: str
+    aliases: tuple[str, ...]
+    affinity: bool
+    in_flight: int
+    sticky_ratio: float | None
+    replicas: int
+    replicas_ready: int
+
+
+class ModelLines(msgspec.Struct, frozen=True, kw_only=True):
+    """``/api/models``."""
+
+    counting_since: str
+    models: list[ModelLine]
+
+
+def routing_state(model: ModelSnapshot, counting_since: str) -> RoutingState:
+    """The routing card of one model."""
+    view = model.view
+    return RoutingState(
+        affinity=view.settings.affinity,
+        placement=view.settings.placement,
+        spill_threshold=view.spill_threshold,
+        spill_threshold_source=view.spill_threshold_source,
+        sticky_ratio=view.sticky_ratio,
+        in_flight=view.in_flight,
+        decisions={decision: view.decisions.get(decision, 0) for decision in Decision},
+        refused=view.refused,
+        balancer=view.balancer,
+        counting_since=counting_since,
+        admission=AdmissionState(),
+        pins=PinState(),
+        replicas=[_row(replica, model) for replica in view.replicas],
+    )
+
+
+def model_detail(model: ModelSnapshot, counting_since: str) -> ModelDetail:
+    """Everything about one model."""
+    return ModelDetail(
+        name=model.name,
+        aliases=model.aliases,
+        max_model_len=model.max_model_len,
+        conversations=model.view.conversations,
+        engines=model.engines,
+        routing=routing_state(model, counting_since),
+    )
+
+
+def model_lines(snapshot: Snapshot) -> ModelLines:
+    """The list of models. Short by nature: one per ``[[models]]``."""
+    return ModelLines(
+        counting_since=snapshot.counting_since,
+        models=[
+            ModelLine(
+                name=model.name,
+                aliases=model.aliases,
+                affinity=model.view.settings.affinity,
+                in_flight=model.view.in_flight,
+                sticky_ratio=model.view.sticky_ratio,
+                replicas=len(model.view.replicas),
+                replicas_ready=sum(r.state is ReplicaState.READY for r in model.view.replicas),
+            )
+            for model in snapshot.models
+        ],
+    )
+
+
+def _row(replica: ReplicaView, model: ModelSnapshot) -> ReplicaRow:
+    sample = replica.sample
+    return ReplicaRow(
+        replica=str(replica.replica),
+        state=replica.state,
+        in_flight=replica.in_flight,
+        placed=replica.placed,
+        sticky=replica.sticky,
+        spilled_in=replica.spilled_in,
+        client_pinned=replica.client_pinned,
+        rehomed_in=replica.rehomed_in,
+        balanced=replica.balanced,
+        conversations=replica.conversations,
+        resident_tokens=replica.resident_tokens,
+        kv_cache_tokens=replica.capacity.kv_cache_tokens,
+        running=sample.running if sample else None,
+        waiting=sample.waiting if sample else None,
+        kv_used_ratio=sample.kv_used_ratio if sample else None,
+        prefix_hit_ratio=model.prefix_hit_ratio.get(replica.replica),
+    )

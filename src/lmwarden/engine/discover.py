@@ -1,0 +1,99 @@
+"""Attaching to a running vLLM server: what it says of itself, and what has to be asked of the operator.
+
+Found out: the model's names and longest context (``/v1/models``), the number of data-parallel ranks (one
+``engine="K"`` label each in ``/metrics``), the KV-cache capacity per rank, the boot id, the version.
+Not to be found out: ``max_num_seqs`` (no endpoint reports it); and the ranks, where metrics are switched off.
+Those are asked for by the name of the flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from lmwarden.config import ConfigError
+from lmwarden.engine.client import EngineClient, EngineUnwellError, ModelCard
+from lmwarden.engine.metrics import EngineMetrics
+from lmwarden.types import ReplicaCapacity
+
+
+class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What one engine says of itself."""
+
+    model: str
+    """The name by which it serves the model."""
+    other_names: tuple[str, ...]
+    """Further served names of the same weights (no LoRA adapters)."""
+    max_model_len: int | None
+    ranks: int
+    kv_cache_tokens: tuple[int | None, ...]
+    """Capacity per rank."""
+    boot_id: str | None
+    version: str | None
+
+    def capacity(self, rank: int, max_num_seqs: int | None) -> ReplicaCapacity:
+        """One rank's capacity as the router takes it."""
+        return ReplicaCapacity(kv_cache_tokens=self.kv_cache_tokens[rank], max_num_seqs=max_num_seqs)
+
+
+async def discover(client: EngineClient, *, model: str | None, data_parallel_size: int | None) -> EngineFacts:
+    """Ask one engine for everything that it can say.
+
+    Args:
+        client: the engine.
+        model: the served name that the operator wants; None: the first.
+        data_parallel_size: ranks that the operator states; None: counted.
+
+    Raises:
+        EngineError: it does not answer, or is not a vLLM server.
+        ConfigError: what it says contradicts the operator, or is not enough.
+    """
+    cards = await client.models()
+    card = _choose(cards, model, client.url)
+    try:
+        metrics: EngineMetrics | None = await client.metrics()
+    except EngineUnwellError:
+        metrics = None
+    ranks = _ranks(metrics, data_parallel_size, client.url)
+    return EngineFacts(
+        model=card.id,
+        other_names=_other_names(card, cards),
+        max_model_len=card.max_model_len,
+        ranks=ranks,
+        kv_cache_tokens=tuple(rank.kv_cache_tokens for rank in metrics.ranks) if metrics else (None,) * ranks,
+        boot_id=metrics.boot_id if metrics else None,
+        version=await client.version(),
+    )
+
+
+def _choose(cards: Sequence[ModelCard], model: str | None, url: str) -> ModelCard:
+    if model is None:
+        return next((card for card in cards if not card.parent), cards[0])
+    for card in cards:
+        if card.id == model:
+            return card
+    names = ", ".join(card.id for card in cards[:20])
+    raise ConfigError(f"--model: the engine at {url} does not serve {model!r}; it serves: {names}")
+
+
+def _other_names(card: ModelCard, cards: Sequence[ModelCard]) -> tuple[str, ...]:
+    if card.parent:
+        return ()
+    return tuple(o.id for o in cards if o.id != card.id and o.root == card.root and not o.parent)
+
+
+def _ranks(metrics: EngineMetrics | None, stated: int | None, url: str) -> int:
+    if metrics is None:
+        if stated is None:
+            raise ConfigError(
+                f"--data-parallel-size: the engine at {url} does not report its ranks"
+                " (no vLLM figures at /metrics); give their number"
+            )
+        return stated
+    found = len(metrics.ranks)
+    if stated is not None and stated != found:
+        raise ConfigError(
+            f"--data-parallel-size: {stated} given, but the engine at {url} reports {found} rank(s)"
+        )
+    return found

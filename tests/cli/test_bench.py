@@ -1,0 +1,130 @@
+"""``lmwarden bench`` as a command: arguments, exit status, files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from tests.bench.stub_endpoint import StubEndpoint, serving
+from tests.bench.test_results import row
+
+from lmwarden.bench.errors import PlanError
+from lmwarden.bench.runner import Plan, RunOutcome
+from lmwarden.bench.workload import load_workload
+from lmwarden.cli import main
+from lmwarden.cli.bench import default_console, exit_status, run_notes
+
+
+@pytest.fixture
+def stub() -> Iterator[StubEndpoint]:
+    """A stub endpoint on a loop of its own: the command runs its own loop in this thread."""
+    started, stop = Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+    endpoint = StubEndpoint()
+
+    async def serve() -> None:
+        async with serving(endpoint):
+            started.set()
+            await stop.wait()
+
+    thread = Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    assert started.wait(10)
+    yield endpoint
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(10)
+    loop.close()
+
+
+def test_a_run_prints_its_table_and_writes_its_files(
+    stub: StubEndpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(
+        [
+            *("bench", "--url", stub.url, "--model", "m", "--console", stub.url, "--levels", "2"),
+            *("--seconds", "1.1", "--seed", "5", "--out", str(tmp_path)),
+        ]
+    )
+    printed = capsys.readouterr().out
+    assert status == 0
+    assert "seed 5" in printed
+    assert "90.0→90.0" in printed
+    levels = json.loads((tmp_path / "results.json").read_text())["levels"]
+    assert [(level["arm"], level["seed"]) for level in levels] == [("off", 5), ("on", 5)]
+    assert "| 2 |" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--arms", "on+admission"], "not in this version"),
+        (["--arms", "sideways"], "allowed are off, hash, on, as-is"),
+        (["--levels", "0"], "--levels"),
+        (["--levels", "four"], "--levels"),
+        (["--seconds", "0"], "--seconds"),
+        (["--workload", "none"], "claude-code"),
+        (["--url", "127.0.0.1:8080"], "http://host:port"),
+        (["--repeats", "0"], "--repeats"),
+        (["--api", "smoke-signals"], "api"),
+        (["--sekonds", "3"], "sekonds"),
+    ],
+)
+def test_unusable_arguments_are_one_line_and_exit_status_2(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = [] if "--url" in arguments else ["--url", "http://127.0.0.1:9"]
+    assert main(["bench", "--model", "m", *url, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_a_dead_endpoint_is_one_line(unused_tcp_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--model", "m", "--url", f"http://127.0.0.1:{unused_tcp_port}"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_console_is_beside_the_endpoint() -> None:
+    assert default_console("https://warden.lan:8080/x") == "http://warden.lan:8081"
+    assert default_console("http://[::1]:8080") == "http://[::1]:8081"
+    with pytest.raises(PlanError):
+        default_console("warden")
+
+
+def test_the_exit_status_tells_failed_and_interrupted_runs() -> None:
+    silent = row(ttfb_s=type(row().ttfb_s)())
+    assert exit_status(RunOutcome(levels=[silent])) == 1
+    assert exit_status(RunOutcome(levels=[silent, row()])) == 0
+    assert exit_status(RunOutcome(levels=[row()], interrupted=True)) == 130
+
+
+def test_notes_name_lag_failures_and_interruption() -> None:
+    plan = Plan(
+        url="",
+        model="m",
+        workload=load_workload("claude-code"),
+        levels=[8],
+        arms=["on"],
+        seconds=180.0,
+        clock=time.monotonic,
+        speed=10.0,
+    )
+    outcome = RunOutcome(
+        levels=[row(seconds=61.0)],
+        interrupted=True,
+        lag_p99_s=0.03,
+        first_error="status 503",
+        content_later_s=1.5,
+    )
+    notes = " ".join(run_notes(outcome, plan))
+    assert "p99 30.0 ms of wall time, 300 ms of modelled time" in notes
+    assert "too busy" in notes
+    assert "status 503" in notes
+    assert "interrupted; the table holds what was measured, its last run 61 of 180 s" in notes
+    assert "1.50 s later" in notes
+    assert run_notes(RunOutcome(), plan) == []

@@ -1,0 +1,150 @@
+"""``lmwarden demo``: a gain with our router, none with random placement, and a clean end at any time."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import lmwarden
+from lmwarden.bench.results import LevelResult
+from lmwarden.cli import main
+from lmwarden.cli.demo import DemoOptions, DemoOutcome, run_demo
+from lmwarden.routing.baselines import PerRequestRouter, random_choice
+from lmwarden.routing.contract import RouterContract
+from lmwarden.types import RoutingSettings
+
+SHORT = DemoOptions(replicas=4, levels=[8], arms=["off", "on"], seconds=60.0, speed=20.0)
+RUN = [sys.executable, "-m", "lmwarden", "demo", "--levels", "4", "--speed", "20"]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(lmwarden.__file__).parent.parent)}
+
+
+def random_router(settings: RoutingSettings, *, engines: Mapping[str, int], seed: int = 0) -> RouterContract:
+    return PerRequestRouter(settings, engines=engines, choose=random_choice(seed))
+
+
+def hits(row: LevelResult) -> float:
+    assert row.prefix_hit_ratio is not None
+    return row.prefix_hit_ratio
+
+
+def off_and_on(outcome: DemoOutcome) -> tuple[LevelResult, LevelResult]:
+    off, on = outcome.result.levels
+    assert (off.arm, on.arm) == ("off", "on")
+    assert off.failed == on.failed == 0
+    return off, on
+
+
+async def test_affinity_shows_a_gain() -> None:
+    out = io.StringIO()
+    outcome = await run_demo(SHORT, Console(file=out, width=120))
+    off, on = off_and_on(outcome)
+    assert hits(on) > hits(off) + 0.2
+    assert on.ttfb_s.p50 is not None and off.ttfb_s.p50 is not None
+    assert on.ttfb_s.p50 < off.ttfb_s.p50
+    assert on.output_tokens_per_minute is not None and off.output_tokens_per_minute is not None
+    assert on.output_tokens_per_minute > off.output_tokens_per_minute
+    assert (off.balancer, on.stayed_ratio) == ("engine", 1.0)
+    assert on.prefix_hit_ratio_engine is not None
+    assert on.replicas_busy is not None
+    assert outcome.result.source == "simulated"
+    printed = out.getvalue()
+    assert "console " in printed
+    assert "Speed 20" in printed
+    assert "From off to on: at 8 sessions" in printed
+
+
+async def test_with_random_placement_the_gain_vanishes() -> None:
+    outcome = await run_demo(SHORT, Console(file=io.StringIO()), router_factory=random_router)
+    off, on = off_and_on(outcome)
+    assert hits(on) == pytest.approx(hits(off), abs=0.15)
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*RUN, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )
+
+
+def read_until(process: subprocess.Popen[str], mark: str) -> str:
+    """Read the output up to the line that holds ``mark``."""
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if mark in line:
+            return seen
+    raise AssertionError(f"the demo ended without {mark!r}: {seen}")
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_prints_what_was_measured_and_leaves_no_child(number: signal.Signals) -> None:
+    with start("--seconds", "30") as process:
+        read_until(process, "[2/2] 4 sessions, on")
+        engine = children(process.pid)
+        process.send_signal(number)
+        rest, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert "interrupted" in rest
+    assert "tokens/min" in rest
+    assert errors == ""
+    assert len(engine) == 1
+    assert not Path(f"/proc/{engine[0]}").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_keep_stays_up_until_it_is_interrupted(tmp_path: Path) -> None:
+    with start("--seconds", "5", "--arms", "on", "--keep", "--json", str(tmp_path / "r.json")) as process:
+        read_until(process, "Still running")
+        engine = children(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+    assert (tmp_path / "r.json").exists()
+    assert not Path(f"/proc/{engine[0]}").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_an_engine_that_dies_ends_the_demo_with_one_line() -> None:
+    with start("--seconds", "30") as process:
+        read_until(process, "[2/2] 4 sessions, on")
+        os.kill(children(process.pid)[0], signal.SIGKILL)
+        rest, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "Sessions" in rest
+    assert errors.splitlines()[-1] == "lmwarden: the simulated engine ended by itself with status -9"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--arms", "on+admission"], "not in this version"),
+        (["--arms", "as-is"], "off, hash, on"),
+        (["--replicas", "0"], "1 to 64"),
+        (["--speed", "0"], "--speed"),
+        (["--seconds", "0"], "--seconds"),
+        (["--levels", "x"], "--levels"),
+    ],
+)
+def test_unusable_arguments_are_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1

@@ -1,0 +1,97 @@
+"""The demo's child: an address without a guess, and no child left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+import lmwarden
+from lmwarden.bench.errors import BenchError
+from lmwarden.cli.engine_process import simulated_engine
+
+
+def children() -> list[int]:
+    """Process ids of this process's children."""
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+
+
+async def pid_of(url: str) -> int:
+    """The engine's process id, once it answers."""
+    (pid,) = children()
+    async with aiohttp.ClientSession() as http, http.get(f"{url}/health") as response:
+        assert response.status == 200
+    return pid
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+async def test_it_serves_and_is_gone_afterwards() -> None:
+    async with simulated_engine(["--replicas", "2", "--speed", "50"]) as engine:
+        pid = await pid_of(engine.url)
+    assert gone(pid)
+
+
+async def test_its_own_end_is_seen() -> None:
+    async with simulated_engine([]) as engine:
+        engine.process.kill()
+        assert await engine.ended() == -signal.SIGKILL
+
+
+async def test_it_is_gone_when_the_block_is_cancelled() -> None:
+    pids: list[int] = []
+    entered = asyncio.Event()
+
+    async def run() -> None:
+        async with simulated_engine([]) as engine:
+            pids.append(await pid_of(engine.url))
+            entered.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(run())
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert gone(pids[0])
+
+
+async def test_a_child_that_refuses_its_arguments_is_quoted() -> None:
+    with pytest.raises(BenchError, match="abacus") as caught:
+        async with simulated_engine(["--hardware", "abacus"]):
+            pass
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's promise exists on Linux only")
+def test_it_does_not_outlive_a_killed_parent() -> None:
+    program = (
+        "import asyncio\n"
+        "from lmwarden.cli.engine_process import simulated_engine\n"
+        "async def main():\n"
+        "    async with simulated_engine([]):\n"
+        "        children = open('/proc/self/task/%d/children' % __import__('os').getpid()).read()\n"
+        "        print(children.split()[0], flush=True)\n"
+        "        await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(lmwarden.__file__).parent.parent)}
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    watch = os.pidfd_open(pid)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    readable, _, _ = select.select([watch], [], [], 20)
+    os.close(watch)
+    assert readable, "the child outlived its parent"

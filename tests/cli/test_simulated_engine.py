@@ -1,0 +1,62 @@
+"""``lmwarden simulated-engine`` as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from lmwarden.cli import main
+
+SOURCES = Path(__file__).parents[2] / "src"
+LIMIT_S = 30.0
+
+
+async def test_it_says_where_it_listens_and_ends_on_a_signal() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "lmwarden", "simulated-engine", "--port", "0", "--replicas", "3", "--model", "m",
+        stdout=PIPE, env={**os.environ, "PYTHONPATH": str(SOURCES)},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        line = await asyncio.wait_for(process.stdout.readline(), LIMIT_S)
+        url = line.decode().removeprefix("listening on ").strip()
+        async with aiohttp.ClientSession() as session, session.get(url + "/metrics") as response:
+            metrics = await response.text()
+        assert 'vllm:num_requests_running{engine="2",model_name="m"}' in metrics
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), LIMIT_S) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "requires an argument"),
+        (["--port", "-1"], "--port: must be from 0 to 65535, not -1"),
+        (["--port", "0", "--hardware", "abacus"], "unknown hardware 'abacus'"),
+        (["--port", "0", "--replicas", "0"], "replicas must be above 0, got 0"),
+        (["--port", "0", "--speed", "-2"], "speed must be above 0, got -2"),
+        (["--port", "0", "--balancer", "0.1"], 'Invalid value "0.1" for --balancer. Choose from: "0.26"'),
+    ],
+)
+def test_mistakes(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulated-engine", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["simulated-engine", "--port", str(port)]) == 2
+    assert f"--port: cannot listen on 127.0.0.1 port {port}" in capsys.readouterr().err

@@ -1,0 +1,91 @@
+"""Asking an engine: the three kinds of failure."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+import msgspec
+import pytest
+from tests.engine.fake_vllm import FakeVllm, fake_vllm
+
+from lmwarden.engine import client as client_module
+from lmwarden.engine.client import EngineClient, EngineRefusedError, EngineSilentError, EngineUnwellError
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeVllm]:
+    async with fake_vllm() as fake:
+        yield fake
+
+
+@pytest.fixture
+async def client(engine: FakeVllm) -> AsyncIterator[EngineClient]:
+    async with aiohttp.ClientSession() as session:
+        yield EngineClient(engine.endpoint(), session, timeout_s=5.0)
+
+
+async def test_a_healthy_engine(engine: FakeVllm, client: EngineClient) -> None:
+    await client.health()
+    assert [card.id for card in await client.models()] == ["tiny"]
+    assert len((await client.metrics()).ranks) == 2
+    assert await client.version() == "0.32.0"
+    assert engine.authorizations == {"Bearer sk-e"}
+
+
+async def test_nobody_listens(engine: FakeVllm, client: EngineClient) -> None:
+    await engine.stop()
+    with pytest.raises(EngineRefusedError, match="does not accept connections"):
+        await client.health()
+    await engine.start()
+
+
+async def test_a_host_that_is_none_and_a_port_without_tls(engine: FakeVllm) -> None:
+    nowhere = msgspec.structs.replace(engine.endpoint(), host="no-such-host.invalid")
+    plain = msgspec.structs.replace(engine.endpoint(), tls=True)
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(EngineRefusedError, match="no such host"):
+            await EngineClient(nowhere, session, timeout_s=20.0).health()
+        with pytest.raises(EngineUnwellError, match="TLS handshake"):
+            await EngineClient(plain, session, timeout_s=20.0).health()
+
+
+async def test_silence(engine: FakeVllm) -> None:
+    engine.silent = True
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(EngineSilentError, match=r"did not answer within 0\.05 s"):
+            await EngineClient(engine.endpoint(), session, timeout_s=0.05).health()
+
+
+async def test_unhealthy(engine: FakeVllm, client: EngineClient) -> None:
+    engine.health_status = 503
+    with pytest.raises(EngineUnwellError, match="/health answers 503"):
+        await client.health()
+
+
+@pytest.mark.parametrize("models", ["<html>", '{"data": []}', '{"data": 3}', "{}"])
+async def test_no_models(engine: FakeVllm, client: EngineClient, models: str) -> None:
+    engine.models = models
+    with pytest.raises(EngineUnwellError, match="does not list a model"):
+        await client.models()
+
+
+async def test_a_missing_engine_key_is_said(engine: FakeVllm, client: EngineClient) -> None:
+    engine.models_status = 401
+    with pytest.raises(EngineUnwellError, match="api_key_file"):
+        await client.models()
+
+
+async def test_html_instead_of_metrics(engine: FakeVllm, client: EngineClient) -> None:
+    engine.metrics = "<html>hello</html>"
+    with pytest.raises(EngineUnwellError, match="no vLLM figures"):
+        await client.metrics()
+
+
+async def test_an_endless_page_is_not_read_to_its_end(
+    engine: FakeVllm, client: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "MAX_PAGE_BYTES", 5000)
+    engine.metrics = "x" * 100_000
+    with pytest.raises(EngineUnwellError, match="more than 5000 bytes"):
+        await client.metrics()

@@ -1,0 +1,163 @@
+"""The configuration: what it makes of a file, and the one line that it says of a mistake."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from lmwarden.config import ConfigError, EngineUrl, Flag, is_loopback, load, load_storage, parse_engine_url
+
+ENGINE = '[[models]]\nname = "m"\n[models.engine]\nattach = ["http://127.0.0.1:8000"]\n'
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "lmwarden.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def mistake(path: Path | None, *flags: Flag) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(path, flags)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_defaults_apply_under_what_the_file_says(tmp_path: Path) -> None:
+    config = load(write(tmp_path, "[client]\nport = 9000\n" + ENGINE))
+    assert (config.client.host, config.client.port) == ("127.0.0.1", 9000)
+    assert config.console.port == 8081
+    assert config.models[0].name == "m"
+    settings = config.models[0].routing.settings()
+    assert (settings.affinity, settings.placement, settings.spill_threshold) == (True, "least-loaded", None)
+    assert settings.live_s == 1800
+
+
+def test_routing_settings_of_one_model_do_not_reach_the_next(tmp_path: Path) -> None:
+    other = '[[models]]\nname = "n"\n[models.engine]\nattach = ["http://127.0.0.1:8001"]\n'
+    path = write(tmp_path, ENGINE + "[models.routing]\nspill_threshold = 3\naffinity = false\n" + other)
+    first, second = load(path).models
+    assert first.routing.settings().spill_threshold == 3
+    assert second.routing.settings().spill_threshold is None
+    assert second.routing.affinity
+
+
+def test_every_default_has_its_reason() -> None:
+    text = resources.files("lmwarden").joinpath("defaults.toml").read_text(encoding="utf-8")
+    assert tomllib.loads(text)
+    for line in text.splitlines():
+        if re.match(r"\w+ = ", line) and not line.startswith(("port", "aliases")):
+            assert "#" in line, line
+
+
+def test_flags_win_over_the_file_and_are_named_in_errors(tmp_path: Path) -> None:
+    path = write(tmp_path, "[client]\nport = 9000\n" + ENGINE)
+    assert load(path, [Flag("--port", ("client", "port"), 9001)]).client.port == 9001
+    assert mistake(path, Flag("--port", ("client", "port"), 70000)) == (
+        "--port: must be an integer from 0 to 65535, not 70000"
+    )
+    engine = Flag("--engine", ("models",), [{"engine": {"attach": ["http://e:1"]}}])
+    ranks = Flag("--data-parallel-size", ("models", 0, "engine", "data_parallel_size"), 2)
+    assert load(None, [engine, ranks]).models[0].engine.data_parallel_size == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[client]\nprot = 1\n" + ENGINE, "client.prot: unknown key; allowed here: host, port, tls_cert"),
+        ("[clients]\nport = 1\n" + ENGINE, "clients: unknown key; allowed here: client, console"),
+        ("client = 3\n" + ENGINE, "client: must be a table"),
+        ('[client]\nport = "x"\n' + ENGINE, "client.port: must be an integer from 0 to 65535, not 'x'"),
+        ('[client]\nrequire_key = "no"\n' + ENGINE, 'client.require_key: must be true or false or "auto", not \'no\''),
+        ("[client]\nmax_body_bytes = 0\n" + ENGINE, "client.max_body_bytes: must be an integer of at least 1, not 0"),
+        ("[watch]\ninterval_s = 0\n" + ENGINE, "watch.interval_s: must be a number above 0, not 0"),
+        ('[client]\ntls_cert = "a"\n' + ENGINE, "client.tls_cert, client.tls_key: give both or none"),
+        ("[client]\nmax_buffered_bytes = 5\n" + ENGINE, "client.max_buffered_bytes: must be at least max_body_bytes"),
+        ('[client]\nsession_headers = ["a b"]\n' + ENGINE, "client.session_headers: 'a b' is not a header name"),
+        ('[console]\npassword_file = "x"\n' + ENGINE, "console.password_file: console sign-in is not in this version"),
+        ("", "models: no engine given; use --engine URL, or [[models]]"),
+        ("models = 3\n", "models: expected [[models]] tables"),
+        ('[[models]]\nname = "m"\n', "models[0].engine.attach: missing; must be a list of texts"),
+        ('[[models]]\n[models.engine]\nlaunch = "vllm"\n', "models[0].engine.launch: starting engines is not in this"),
+        ("[[models]]\n[models.engine]\nattach = []\n", "models[0].engine.attach: must be a list of texts, not []"),
+        ('[[models]]\n[models.engine]\nattach = ["x"]\n', "models.engine.attach: engine URL 'x': expected http://"),
+        (ENGINE + '[models.routing]\nplacement = "r"\n', 'models[0].routing.placement: must be "hash" or "least-'),
+        (ENGINE + '[models.routing]\nadmission = "auto"\n', "models[0].routing.admission: the waiting room is not in"),
+        (ENGINE + ENGINE, "models.engine.attach: http://127.0.0.1:8000 is given twice"),
+        (ENGINE + ENGINE.replace("8000", "8001"), "models.name: 'm' is given twice"),
+        ("[client\n", "not valid TOML"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_file_key_and_what_is_allowed(tmp_path: Path, text: str, says: str) -> None:
+    path = write(tmp_path, text)
+    said = mistake(path)
+    assert said.startswith(f"{path}: ")
+    assert says in said
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    assert "cannot be read: No such file" in mistake(tmp_path / "absent.toml")
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert "not UTF-8 text" in mistake(binary)
+
+
+def test_storage_alone_needs_no_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_storage(write(tmp_path, '[storage]\ndir = "/d"\n')).path == Path("/d")
+    with pytest.raises(ConfigError, match=r"storage\.foo: unknown key; allowed here: dir, retention_days"):
+        load_storage(write(tmp_path, "[storage]\nfoo = 1\n"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert load_storage().path == tmp_path / "lmwarden"
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("http://h:8000", EngineUrl("h", 8000, "", False)),
+        ("http://h:8000/v1/", EngineUrl("h", 8000, "", False)),
+        ("https://h/vllm/", EngineUrl("h", 443, "/vllm", True)),
+        ("http://[::1]:1", EngineUrl("::1", 1, "", False)),
+    ],
+)
+def test_engine_urls(text: str, url: EngineUrl) -> None:
+    assert parse_engine_url(text) == url
+
+
+@pytest.mark.parametrize("text", ["h:8000", "ftp://h", "http://", "http://h:x", "http://h?a=1", "http://u:p@h", "http://h\n"])
+def test_engine_urls_of_other_forms(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected http://host:port"):
+        parse_engine_url(text)
+
+
+def test_keys_are_required_unless_bound_to_loopback(tmp_path: Path) -> None:
+    def required(client: str) -> bool:
+        return load(write(tmp_path, f"[client]\n{client}\n" + ENGINE)).client.key_required
+
+    assert not required('host = "127.0.0.1"')
+    assert required('host = "0.0.0.0"')
+    assert not required('host = "0.0.0.0"\nrequire_key = false')
+    assert required("require_key = true")
+
+
+def test_loopback_hosts() -> None:
+    assert all(is_loopback(host) for host in ("127.0.0.1", "127.8.0.1", "::1", "[::1]", "localhost", "LOCALHOST"))
+    assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.evil"))
+
+
+def test_an_engine_key_comes_from_a_file_and_never_shows(tmp_path: Path) -> None:
+    key_file = tmp_path / "key"
+    path = write(tmp_path, ENGINE + f'api_key_file = "{key_file}"\n')
+    engine = load(path).models[0].engine
+    with pytest.raises(ConfigError, match="No such file"):
+        engine.api_key()
+    key_file.write_text("two words\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="must hold one key"):
+        engine.api_key()
+    key_file.write_text("sk-1\n", encoding="utf-8")
+    assert engine.api_key() == "sk-1"
+    assert "sk-1" not in repr(engine)

@@ -1,0 +1,275 @@
+"""The warden as a whole, in this process: a simulated or scripted engine behind it, real sockets before it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.engine.fake_vllm import FakeVllm, fake_vllm, page
+
+from lmwarden.access.keys import KeyStore
+from lmwarden.access.secrets import load_secrets
+from lmwarden.config import Config, ConfigError, Flag, load
+from lmwarden.serve import Warden
+from lmwarden.simulation.options import SimulatedEngineOptions
+from lmwarden.simulation.server import serving
+from lmwarden.types import Decision, Outcome, ReplicaState
+
+LIMIT_S = 20.0
+MODEL = "qwen3-4b"
+
+
+def config(data_dir: Path, *engines: str, more: Sequence[Flag] = (), **engine: Any) -> Config:
+    return load(
+        None,
+        [
+            Flag("--engine", ("models",), [{"engine": {"attach": list(engines), **engine}}]),
+            Flag("--port", ("client", "port"), 0),
+            Flag("--console-port", ("console", "port"), 0),
+            Flag("--data-dir", ("storage", "dir"), str(data_dir)),
+            Flag("interval", ("watch", "interval_s"), 0.02),
+            Flag("retry", ("watch", "attach_retry_s"), 0.02),
+            *more,
+        ],
+    )
+
+
+@asynccontextmanager
+async def running(settings: Config) -> AsyncIterator[Warden]:
+    warden = Warden(settings)
+    await warden.start()
+    try:
+        yield warden
+    finally:
+        await warden.stop(drain_s=0)
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Wait for something that another task brings about."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            answer = condition()
+            if answer if isinstance(answer, bool) else await answer:
+                return
+            await asyncio.sleep(0.01)
+
+
+def assert_nowhere(folder: Path, text: str) -> None:
+    for path in folder.iterdir():
+        assert text.encode() not in path.read_bytes(), path
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as made:
+        yield made
+
+
+@pytest.fixture
+async def simulated() -> AsyncIterator[str]:
+    options = SimulatedEngineOptions(replicas=2, speed=200.0, hardware="tiny-cpu", model=MODEL)
+    async with serving(options) as url:
+        yield url
+
+
+async def turn(
+    session: aiohttp.ClientSession, url: str, conversation: str, *, status: int = 200, key: str = ""
+) -> tuple[aiohttp.ClientResponse, Any]:
+    body = {
+        "model": MODEL,
+        "max_tokens": 8,
+        "messages": [{"role": "user", "content": f"{conversation} " * 400}],
+    }
+    headers = {"X-Claude-Code-Session-Id": conversation} | ({"x-api-key": key} if key else {})
+    async with session.post(url + "/v1/messages", json=body, headers=headers) as response:
+        assert response.status == status
+        return response, await response.json()
+
+
+async def test_a_conversation_stays_and_everything_counts_it(
+    tmp_path: Path, simulated: str, session: aiohttp.ClientSession
+) -> None:
+    async with running(config(tmp_path, simulated, max_num_seqs=32)) as warden:
+        first, _ = await turn(session, warden.client_url, "a")
+        again, answer = await turn(session, warden.client_url, "a")
+        other, _ = await turn(session, warden.client_url, "b")
+        homes = [response.headers["X-LMWarden-Replica"] for response in (first, again, other)]
+        assert homes[0] == homes[1] != homes[2]
+        decisions = [response.headers["X-LMWarden-Decision"] for response in (first, again, other)]
+        assert decisions == ["placed", "sticky", "placed"]
+
+        assert await asyncio.to_thread(warden.ledger.flush, LIMIT_S)
+        rows = warden.ledger.recent()
+        assert [row.decision for row in rows] == [Decision.PLACED, Decision.STICKY, Decision.PLACED]
+        assert all(row.outcome is Outcome.OK for row in rows)
+        cached = answer["usage"]["cache_read_input_tokens"]
+        assert cached > 0
+        assert rows[1].cached_tokens == cached
+
+        warden.control.take()
+        async with session.get(f"{warden.console_url}/api/models/{MODEL}/routing") as response:
+            state = await response.json()
+        assert (state["in_flight"], state["sticky_ratio"], state["spill_threshold"]) == (0, 1.0, 8)
+        async with session.get(warden.console_url + "/metrics") as response:
+            metrics = await response.text()
+        assert f'lmwarden_prompt_tokens_total{{model="{MODEL}",source="cached"}} {float(cached)}' in metrics
+
+
+async def test_affinity_is_switched_through_the_console(
+    tmp_path: Path, simulated: str, session: aiohttp.ClientSession
+) -> None:
+    async with running(config(tmp_path, simulated)) as warden:
+        routing = f"{warden.console_url}/api/models/{MODEL}/routing"
+        async with session.patch(routing, json={"affinity": False}) as response:
+            assert (await response.json())["affinity"] is False
+        response, _ = await turn(session, warden.client_url, "a")
+        assert response.headers["X-LMWarden-Decision"] == "unrouted"
+
+
+async def test_keys_made_while_it_runs(tmp_path: Path, simulated: str, session: aiohttp.ClientSession) -> None:
+    settings = config(tmp_path, simulated, more=[Flag("require", ("client", "require_key"), True)])
+    async with running(settings) as warden:
+        await turn(session, warden.client_url, "a", status=401)
+        key = KeyStore(tmp_path, load_secrets(tmp_path).keys).create("anna")
+
+        async def accepted() -> bool:
+            headers = {"Authorization": f"Bearer {key}"}
+            async with session.get(warden.client_url + "/v1/models", headers=headers) as response:
+                return response.status == 200
+
+        await until(accepted)
+        await turn(session, warden.client_url, "a", key=key)
+        assert await asyncio.to_thread(warden.ledger.flush, LIMIT_S)
+        assert warden.ledger.recent(1)[0].key_name == "anna"
+    assert_nowhere(tmp_path, key)
+
+
+@pytest.mark.parametrize("port", ["client", "console"])
+async def test_a_port_in_use_is_one_clear_line_and_leaves_nothing(tmp_path: Path, port: str) -> None:
+    threads = threading.active_count()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        settings = config(tmp_path, "http://127.0.0.1:9", more=[Flag("taken", (port, "port"), number)])
+        with pytest.raises(ConfigError, match=rf"port: cannot listen on 127\.0\.0\.1 port {number}: Address already"):
+            await Warden(settings).start()
+    assert threading.active_count() == threads
+
+
+async def test_it_waits_for_an_engine_that_is_not_there_yet(tmp_path: Path, session: aiohttp.ClientSession) -> None:
+    engine = FakeVllm()
+    await engine.start()
+    await engine.stop()
+    warden = Warden(config(tmp_path, engine.url))
+    starting = asyncio.ensure_future(warden.start())
+    done, _ = await asyncio.wait([starting], timeout=0.1)
+    assert not done
+    await engine.start()
+    try:
+        await asyncio.wait_for(starting, LIMIT_S)
+        async with session.get(warden.client_url + "/readyz") as response:
+            assert response.status == 200
+    finally:
+        await warden.stop(drain_s=0)
+        await engine.stop()
+
+
+async def test_it_starts_without_an_engine_whose_ranks_and_model_are_stated(
+    tmp_path: Path, session: aiohttp.ClientSession
+) -> None:
+    engine = FakeVllm()
+    await engine.start()
+    await engine.stop()
+    async with running(config(tmp_path, engine.url, model="tiny", data_parallel_size=2)) as warden:
+
+        async def ready() -> bool:
+            async with session.get(warden.client_url + "/readyz") as response:
+                return response.status == 200
+
+        assert not await ready()
+        await engine.start()
+        await until(ready)
+        warden.control.take()
+        states = [replica.state for replica in warden.control.snapshot.models[0].view.replicas]
+        assert states == [ReplicaState.READY] * 2
+        await engine.stop()
+
+        async def down() -> bool:
+            return not await ready()
+
+        await until(down)
+
+
+async def test_engines_of_one_model_are_one_model_and_others_are_others(tmp_path: Path) -> None:
+    async with fake_vllm() as one, fake_vllm() as two, fake_vllm() as three:
+        two.metrics = page(ranks=1)
+        three.models = {"data": [{"id": "other"}]}
+        async with running(config(tmp_path, one.url, two.url, three.url)) as warden:
+            models = warden.control.snapshot.models
+            replicas = {model.name: [str(row.replica) for row in model.view.replicas] for model in models}
+            assert replicas == {"tiny": ["e0/0", "e0/1", "e1/0"], "other": ["e2/0", "e2/1"]}
+
+
+async def test_a_contradiction_ends_the_start(tmp_path: Path) -> None:
+    async with fake_vllm() as engine:
+        with pytest.raises(ConfigError, match="--data-parallel-size: 3 given"):
+            await Warden(config(tmp_path, engine.url, data_parallel_size=3)).start()
+        with pytest.raises(ConfigError, match="does not serve 'big'"):
+            await Warden(config(tmp_path, engine.url, model="big")).start()
+
+
+async def test_stopping_lets_a_stream_finish_and_refuses_the_rest(
+    tmp_path: Path, session: aiohttp.ClientSession
+) -> None:
+    options = SimulatedEngineOptions(replicas=1, speed=1.0, model=MODEL)
+    async with serving(options) as url:
+        warden = Warden(config(tmp_path, url))
+        await warden.start()
+        body = {
+            "model": MODEL,
+            "stream": True,
+            "max_tokens": 24,
+            "messages": [{"role": "user", "content": "hello"}],
+        }
+        client_url = warden.client_url
+        async with session.post(client_url + "/v1/messages", json=body) as stream:
+            await stream.content.readany()
+            stopping = asyncio.ensure_future(warden.stop(drain_s=LIMIT_S))
+            await asyncio.sleep(0)
+            async with aiohttp.ClientSession() as late, late.get(client_url + "/readyz") as response:
+                assert response.status == 503
+            rest = await stream.content.read()
+            assert b"message_stop" in rest
+        await asyncio.wait_for(stopping, LIMIT_S)
+        assert warden.ledger.recent(1)[0].outcome is Outcome.OK
+        await warden.stop()
+
+
+async def test_tls_files_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "bad.pem").write_text("nothing")
+    for name, says in (("absent.pem", "No such file"), ("bad.pem", "must be a certificate")):
+        path = str(tmp_path / name)
+        more = [Flag("cert", ("client", "tls_cert"), path), Flag("key", ("client", "tls_key"), path)]
+        with pytest.raises(ConfigError, match=rf"tls_cert, client\.tls_key: cannot be used: .*{says}"):
+            await Warden(config(tmp_path, "http://127.0.0.1:9", more=more)).start()
+
+
+async def test_no_text_of_a_prompt_is_kept(tmp_path: Path, simulated: str, session: aiohttp.ClientSession) -> None:
+    async with running(config(tmp_path, simulated)) as warden:
+        body = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "MARKER-7f3a"}]}
+        for headers in ({}, {"X-Session-Id": "MARKER-session"}):
+            async with session.post(warden.client_url + "/v1/messages", json=body, headers=headers) as response:
+                assert response.status == 200
+        warden.control.take()
+        for path in ("/api/models", f"/api/models/{MODEL}", f"/api/models/{MODEL}/routing", "/metrics"):
+            async with session.get(warden.console_url + path) as response:
+                assert "MARKER" not in await response.text()
+        assert json.dumps([str(row) for row in warden.ledger.recent()]).count("MARKER") == 0
+    assert_nowhere(tmp_path, "MARKER")
