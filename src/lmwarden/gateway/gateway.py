@@ -1,0 +1,212 @@
+"""The gateway: listens, holds what its connections share, and answers what needs no engine.
+
+Everything here runs on one event loop; other threads only call ``snapshot``. A sweep once a second looks at all
+time limits, so that no request arms a timer of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Sequence
+
+from lmwarden.gateway import envelope, intake
+from lmwarden.gateway import request as client_request
+from lmwarden.gateway.buffers import BufferBudget
+from lmwarden.gateway.client_side import ClientConnection
+from lmwarden.gateway.counters import GatewaySnapshot
+from lmwarden.gateway.envelope import Problem
+from lmwarden.gateway.exchange import Exchange
+from lmwarden.gateway.models import ModelNames, is_glob, listing
+from lmwarden.gateway.request import ClientRequest
+from lmwarden.gateway.routes import Local, Route
+from lmwarden.gateway.serving import ModelService
+from lmwarden.gateway.settings import Authenticator, GatewaySettings, RequestLog, ServedModel
+from lmwarden.types import Action, Clock, ReplicaState
+
+_READ_BUFFER_BYTES = 64 * 1024
+_BACKLOG = 4096
+
+
+class Gateway:
+    """The data plane. ``start`` it on the data loop; ``stop`` it there too."""
+
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        authenticator: Authenticator,
+        request_log: RequestLog,
+        settings: GatewaySettings | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            models: What is served; names must differ.
+            clock: Monotonic seconds, modelled ones under ``--speed``.
+
+        Raises:
+            ValueError: two models share a name or an exact alias.
+        """
+        if len({model.name for model in models}) != len(models):
+            raise ValueError("two served models have the same name")
+        self.settings = settings if settings is not None else GatewaySettings()
+        self.clock = clock
+        self.request_log = request_log
+        self.budget = BufferBudget(self.settings.max_buffered_bytes)
+        self.read_buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
+        self.connections: set[ClientConnection] = set()
+        self.exchanges: set[Exchange] = set()
+        self.draining = False
+        self._served = list(models)
+        self._authenticator = authenticator
+        self._services: dict[str, ModelService] = {}
+        self._names: ModelNames[ModelService] = ModelNames({}, {})
+        self._server: asyncio.Server | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._listing = b""
+        # Fail early on clashing aliases, before there is a loop.
+        ModelNames({model.name: model for model in models}, {model.name: model.aliases for model in models})
+
+    # -- life -----------------------------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on.
+
+        Raises:
+            RuntimeError: not started.
+        """
+        if self._server is None or not self._server.sockets:
+            raise RuntimeError("the gateway is not listening")
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def start(self, host: str, port: int, ssl: ssl.SSLContext | None = None) -> None:
+        """Listen. Port 0 takes a free one.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        self._services = {served.name: ModelService(served, self.settings, self.clock, loop) for served in self._served}
+        self._names = ModelNames(self._services, {served.name: served.aliases for served in self._served})
+        self._listing = listing(
+            [
+                (name, served.max_model_len)
+                for served in self._served
+                for name in (served.name, *(alias for alias in served.aliases if not is_glob(alias)))
+            ]
+        )
+        self._server = await loop.create_server(lambda: ClientConnection(self), host, port, ssl=ssl, backlog=_BACKLOG)
+        self._sweep_timer = loop.call_later(self.settings.sweep_s, self._sweep)
+
+    async def stop(self, drain_s: float) -> None:
+        """Refuse new requests with 503, let open ones finish for up to ``drain_s`` real seconds, then close."""
+        self.draining = True
+        for connection in list(self.connections):
+            connection.shutdown()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + drain_s
+        while self.exchanges and loop.time() < deadline:
+            await asyncio.sleep(min(0.05, max(0.0, deadline - loop.time())))
+        for exchange in list(self.exchanges):
+            exchange.stop()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.shutdown()
+        await asyncio.sleep(0)
+        for connection in list(self.connections):
+            connection.abort()
+        for service in self._services.values():
+            service.driver.close()
+            for pool in service.pools.values():
+                await pool.close()
+        await asyncio.sleep(0)
+
+    # -- for other rooms ------------------------------------------------------------------------------------
+
+    def perform(self, model: str, actions: Sequence[Action]) -> None:
+        """Carry out actions that another room's call to the model's router returned. On the data loop."""
+        self._services[model].driver.perform(actions)
+
+    def engine_lost(self, model: str, engine: str) -> None:
+        """The engine's process is known to be dead, or its boot id changed: its open requests will not be answered.
+
+        Call it after the router was told. Requests with no byte at their client go elsewhere; others are cut.
+        """
+        self._services[model].pools[engine].drop_idle()
+        for exchange in [exchange for exchange in self.exchanges if exchange.service is self._services[model]]:
+            exchange.engine_lost(engine)
+
+    def snapshot(self) -> dict[str, GatewaySnapshot]:
+        """Every model's counters, by name. May be called from another thread."""
+        return {
+            name: service.counters.snapshot(
+                open_exchanges=service.driver.open_tickets,
+                buffered_bytes=self.budget.held_bytes,
+                client_connections=len(self.connections),
+            )
+            for name, service in self._services.items()
+        }
+
+    # -- for the client connections -------------------------------------------------------------------------
+
+    def examine(self, request: ClientRequest) -> Problem | None:
+        """Judge a request by its head."""
+        return client_request.examine(request, self._authenticator, self.settings.max_body_bytes)
+
+    def begin(self, connection: ClientConnection, request: ClientRequest) -> None:
+        """Answer a complete request, now or later."""
+        route, problem = request.route, request.problem
+        if problem is None and self.draining and (route is None or route.local is None):
+            problem = envelope.DRAINING
+            request.close = True
+        if problem is None and route is not None:
+            if route.local is not None:
+                self._answer_locally(connection, request, route.local)
+                return
+            problem = intake.take(self, self._names, connection, request, route)
+            if problem is None:
+                return
+        assert problem is not None
+        self._free(request)
+        head_only = request.method == b"HEAD"
+        response = envelope.render(problem, request.api, close=request.close, head_only=head_only)
+        connection.answer(response, request)
+
+    def _answer_locally(self, connection: ClientConnection, request: ClientRequest, local: Local) -> None:
+        self._free(request)
+        status, body = 200, b""
+        if local is Local.MODELS:
+            body = self._listing
+        elif local is Local.HEALTH:
+            body = b'{"status":"ok"}'
+        elif local is Local.READY:
+            ready = not self.draining and any(map(self._is_ready, self._services.values()))
+            status, body = (200, b'{"status":"ready"}') if ready else (503, b'{"status":"not ready"}')
+        head = envelope.head(status, content_type=b"application/json", length=len(body), close=request.close)
+        connection.answer(head + body, request)
+
+    def _is_ready(self, service: ModelService) -> bool:
+        view = service.driver.router.view(self.clock())
+        return any(replica.state is ReplicaState.READY for replica in view.replicas)
+
+    def _free(self, request: ClientRequest) -> None:
+        """The body of a request that goes nowhere."""
+        if request.body:
+            self.budget.give_back(len(request.body))
+            request.body = b""
+
+    def _sweep(self) -> None:
+        self._sweep_timer = asyncio.get_running_loop().call_later(self.settings.sweep_s, self._sweep)
+        for exchange in list(self.exchanges):
+            exchange.sweep()
+        for connection in list(self.connections):
+            connection.sweep()
+        for service in self._services.values():
+            service.driver.rearm()
+            for pool in service.pools.values():
+                pool.sweep()

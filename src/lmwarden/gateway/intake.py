@@ -1,0 +1,141 @@
+"""From a complete client request to an offer to the router.
+
+The body is read once, partially: the members that we need stay undecoded slices of it. What is missing or wrong
+here is the client's mistake and gets a 4xx; everything else in the body is the engine's to judge.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lmwarden.gateway import envelope
+from lmwarden.gateway.client_side import ClientConnection
+from lmwarden.gateway.envelope import Problem
+from lmwarden.gateway.exchange import Exchange, ExchangeHost
+from lmwarden.gateway.models import ModelNames
+from lmwarden.gateway.request import ClientRequest
+from lmwarden.gateway.routes import Route
+from lmwarden.gateway.serving import ModelService
+from lmwarden.gateway.splice import CannotSpliceError, include_usage, replace
+from lmwarden.routing.identity import RequestFields, decode_fields, identify, opening
+from lmwarden.types import ReplicaId, RoutingRequest
+
+_MAX_PINS_SHOWN = 64
+
+
+def take(
+    host: ExchangeHost, names: ModelNames[ModelService], client: ClientConnection, request: ClientRequest, route: Route
+) -> Problem | None:
+    """Offer a request to its model's router. Returns why not, or None: then an exchange has it."""
+    try:
+        fields = decode_fields(request.body)
+    except (msgspec.DecodeError, RecursionError):
+        return envelope.BAD_JSON
+    raw_model = bytes(fields.model)
+    service = names.find(raw_model)
+    if service is None:
+        return _no_model(raw_model, names)
+    pin = None
+    if b"x-data-parallel-rank" in request.first or b"x-lmwarden-replica" in request.first:
+        wanted = read_pin(request, service)
+        if isinstance(wanted, Problem):
+            return wanted
+        pin = wanted
+    streamed = bytes(fields.stream) == b"true"
+    exchange = Exchange(host, client, request, route, service, routing_request(request, route, service, fields, pin), streamed)
+    if raw_model != service.only_raw_name or (streamed and route.adds_include_usage):
+        try:
+            _edit(exchange, request, route, service, fields, raw_model)
+        except CannotSpliceError as error:
+            return Problem(400, f"The member '{error}' of the request body must be written plainly, without escapes.")
+    exchange.start()
+    return None
+
+
+def _edit(
+    exchange: Exchange, request: ClientRequest, route: Route, service: ModelService, fields: RequestFields, raw_model: bytes
+) -> None:
+    if route.adds_include_usage and exchange.streamed:
+        edit = include_usage(request.body, bytes(fields.stream_options))
+        if edit is not None:
+            exchange.edits = (edit,)
+            exchange.include_usage_added = True
+    if raw_model and raw_model != service.only_raw_name:
+        other = next(pool.raw_model for pool in service.pools.values() if pool.raw_model != raw_model)
+        exchange.model_span = replace(request.body, "model", raw_model, other)
+
+
+def routing_request(
+    request: ClientRequest, route: Route, service: ModelService, fields: RequestFields, pin: ReplicaId | None
+) -> RoutingRequest:
+    """What the router gets to know. Calls that are no generations belong to no conversation."""
+    pinnable = route.honours_rank or not service.multi_rank
+    if route.tap is None:
+        return RoutingRequest(auxiliary=True, pin=pin, pinnable=pinnable, body_bytes=len(request.body))
+    served = service.served
+    identity = identify(
+        request.first,
+        fields,
+        secret=served.identity_secret,
+        model=served.name,
+        key_digest=request.key.digest if request.key is not None else b"",
+        operator_headers=served.operator_headers,
+    )
+    found = identity.opening
+    conversation = identity.conversation
+    if found is None and conversation is not None and service.driver.router.wants_opening(conversation):
+        found = opening(fields, secret=served.identity_secret, model=served.name)
+    limit = fields.max_tokens or fields.max_completion_tokens or fields.max_output_tokens
+    return RoutingRequest(
+        conversation=conversation,
+        parent=identity.parent,
+        derived=identity.derived,
+        opening=found,
+        auxiliary=identity.auxiliary,
+        pin=pin,
+        pinnable=pinnable,
+        body_bytes=len(request.body),
+        max_output_tokens=_integer(bytes(limit)) if limit else None,
+    )
+
+
+def _integer(text: bytes) -> int | None:
+    """A whole number, or None for anything else: the engine judges it, we only estimate with it."""
+    return int(text) if text.isdigit() and len(text) < 10 else None
+
+
+def _no_model(raw_model: bytes, names: ModelNames[ModelService]) -> Problem:
+    if not raw_model or raw_model == b"null":
+        return Problem(400, f"The request body needs a 'model'; served here: {names.shown()}.", "model_missing")
+    if not raw_model.startswith(b'"'):
+        return Problem(400, f"The member 'model' must be a string; served here: {names.shown()}.", "model_invalid")
+    return Problem(404, f"The model that the request names is not served here; served: {names.shown()}.", "model_not_found")
+
+
+def read_pin(request: ClientRequest, service: ModelService) -> ReplicaId | Problem:
+    """The replica that the client names with one X-data-parallel-rank or one X-LMWarden-Replica, or both alike."""
+    first, repeated = request.first, request.repeated
+    rank, replica = first.get(b"x-data-parallel-rank"), first.get(b"x-lmwarden-replica")
+    found: set[ReplicaId | None] = set()
+    if rank is not None:
+        text = rank.strip()
+        only_engine = next(iter(service.pools)) if len(service.pools) == 1 else None
+        plain = text.isdigit() and (len(text) == 1 or not text.startswith(b"0"))
+        name = f"{only_engine}/{text.decode()}" if plain and only_engine is not None else ""
+        found.add(service.valid_pins.get(name))
+    if replica is not None:
+        found.add(service.valid_pins.get(replica.strip().decode("latin-1")))
+    pin = found.pop()
+    if found or pin is None or (repeated and not repeated.isdisjoint((b"x-data-parallel-rank", b"x-lmwarden-replica"))):
+        return _bad_pin(service)
+    return pin
+
+
+def _bad_pin(service: ModelService) -> Problem:
+    names = list(service.valid_pins)
+    shown = ", ".join(names[:_MAX_PINS_SHOWN]) + (", ..." if len(names) > _MAX_PINS_SHOWN else "")
+    message = f"A replica is named by exactly one X-LMWarden-Replica header with one of: {shown}"
+    if len(service.pools) == 1:
+        ranks = len(names)
+        message += f"; or by exactly one X-data-parallel-rank header from 0 to {ranks - 1}"
+    return Problem(400, message + ".", "invalid_replica")

@@ -1,0 +1,136 @@
+"""A client's request: what its head says, and whether we serve it.
+
+``examine`` judges by the head alone, before a byte of the body is read: framing that two readers could read
+differently, paths that are not served, missing or wrong keys, bodies that are too large. llhttp has refused
+most ambiguities already (both framings, repeated Content-Length, folded lines); what it lets through
+(``gzip, chunked``, chunked in HTTP/1.0, a missing or repeated Host) is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from lmwarden.gateway import envelope
+from lmwarden.gateway.envelope import Problem
+from lmwarden.gateway.heads import Lines, bearer, read_request_lines
+from lmwarden.gateway.routes import ROUTES, Api, Route, api_of, find_route, split_target
+from lmwarden.gateway.settings import Authenticator
+from lmwarden.types import KeyIdentity
+
+
+_NO_HEADERS: Mapping[bytes, bytes] = MappingProxyType({})
+
+
+class ClientRequest(msgspec.Struct, eq=False):
+    """One request as it came in. ``problem`` set: it is answered with that and goes nowhere."""
+
+    method: bytes
+    close: bool
+    """The connection ends after the answer. Always so in HTTP/1.0."""
+    http10: bool = False
+    route: Route | None = None
+    api: Api = Api.OPENAI
+    query: bytes = b""
+    """With its question mark."""
+    first: Mapping[bytes, bytes] = _NO_HEADERS
+    """Lower-case header name to the first value of that name."""
+    onward: Sequence[bytes] = ()
+    """The header lines that go to the engine, in fragments."""
+    repeated: frozenset[bytes] | None = None
+    """Header names that came more than once."""
+    content_length: int | None = 0
+    """None: chunked."""
+    expects_continue: bool = False
+    key: KeyIdentity | None = None
+    body: bytes | bytearray = b""
+    problem: Problem | None = None
+    unread: bool = False
+    """The answer goes out before the request was read to its end."""
+
+    @property
+    def chunked(self) -> bool:
+        """The body has no Content-Length."""
+        return self.content_length is None
+
+
+def read_head(method: bytes, target: bytes, version: str, lines: Lines, close: bool) -> ClientRequest:
+    """Read a head. Ambiguous framing becomes the request's ``problem``."""
+    first, onward, repeated = read_request_lines(lines)
+    http10 = version == "1.0"
+    route, query = ROUTES.get(target), b""
+    if route is None:
+        path, query = split_target(target)
+        route = find_route(path)
+    if b"anthropic-version" in first:
+        api = Api.ANTHROPIC
+    else:
+        api = route.api if route is not None else api_of(path)
+    length = first.get(b"content-length")
+    size = int(length) if length is not None else 0
+    request = ClientRequest(method, close or http10, http10, route, api, query, first, onward, repeated, size)
+    if length is None or repeated is not None or b"expect" in first or b"host" not in first or version != "1.1":
+        request.problem = _unusual_framing(request, version)
+    return request
+
+
+def _unusual_framing(request: ClientRequest, version: str) -> Problem | None:
+    """Everything but a plain HTTP/1.1 request with a Content-Length."""
+    first, repeated = request.first, request.repeated or frozenset()
+    if version not in ("1.0", "1.1"):
+        return envelope.BAD_VERSION
+    if b"host" in repeated or (b"host" not in first and not request.http10):
+        return envelope.NO_HOST
+    encoding = first.get(b"transfer-encoding")
+    if encoding is not None:
+        if encoding.strip().lower() != b"chunked" or request.http10 or b"transfer-encoding" in repeated:
+            return envelope.BAD_TRANSFER_ENCODING
+        request.content_length = None
+    expect = first.get(b"expect")
+    if expect is not None and not request.http10:
+        if expect.strip().lower() != b"100-continue":
+            return envelope.EXPECTATION
+        request.expects_continue = True
+    return None
+
+
+def examine(request: ClientRequest, authenticator: Authenticator, max_body_bytes: int) -> Problem | None:
+    """Whether a request with valid framing is served; None: it is."""
+    route = request.route
+    if request.method == b"OPTIONS":
+        return envelope.NO_PREFLIGHT
+    if route is None:
+        return envelope.NO_PATH
+    if request.method != route.method:
+        return Problem(404, f"This path takes {route.method.decode()} only.", "not_found")
+    if route.needs_key:
+        problem = _authenticate(request, authenticator)
+        if problem is not None:
+            return problem
+    if b"content-encoding" in request.first and request.first[b"content-encoding"].strip().lower() not in (b"", b"identity"):
+        return envelope.ENCODED_BODY
+    if request.content_length is not None and request.content_length > max_body_bytes:
+        return envelope.too_large(max_body_bytes)
+    return None
+
+
+def _authenticate(request: ClientRequest, authenticator: Authenticator) -> Problem | None:
+    """Either form of the key will do; two that differ will not, whether or not keys are required."""
+    first = request.first
+    credential = bearer(first[b"authorization"]) if b"authorization" in first else None
+    if b"x-api-key" in first:
+        api_key = first[b"x-api-key"].strip()
+        if credential is None:
+            credential = api_key or None
+        elif api_key and api_key != credential:
+            return envelope.TWO_KEYS
+    if request.repeated and not request.repeated.isdisjoint((b"authorization", b"x-api-key")):
+        return envelope.TWO_KEYS
+    if credential is None:
+        return envelope.NO_KEY if authenticator.required else None
+    request.key = authenticator.check(credential)
+    if request.key is None and authenticator.required:
+        return envelope.UNKNOWN_KEY
+    return None

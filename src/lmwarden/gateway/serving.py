@@ -1,0 +1,47 @@
+"""One served model inside the gateway: its router's driver, its engines' pools, its counters."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lmwarden.gateway.counters import ModelCounters
+from lmwarden.gateway.driver import RouterDriver
+from lmwarden.gateway.settings import GatewaySettings, ServedModel
+from lmwarden.gateway.upstream import EnginePool
+from lmwarden.types import Clock, Decision, Dispatch, ReplicaId
+
+
+class ModelService:
+    """What the gateway keeps per model."""
+
+    __slots__ = ("_destinations", "counters", "driver", "multi_rank", "name", "only_raw_name", "pools", "served", "valid_pins")
+
+    def __init__(self, served: ServedModel, settings: GatewaySettings, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self.served = served
+        self.name = served.name
+        self.driver = RouterDriver(served.router, clock, settings.clock_rate, loop)
+        self.pools = {name: EnginePool(endpoint, settings, loop) for name, endpoint in served.engines.items()}
+        self.counters = ModelCounters()
+        self.multi_rank = any(endpoint.ranks > 1 for endpoint in served.engines.values())
+        """Some engine chooses among ranks of its own where ours is ignored."""
+        raw_names = {pool.raw_model for pool in self.pools.values()}
+        self.only_raw_name = raw_names.pop() if len(raw_names) == 1 else None
+        """The name by which all engines know the model, as it stands in a body. None: they differ."""
+        self.valid_pins = {
+            str(replica): replica
+            for name, endpoint in served.engines.items()
+            for replica in (ReplicaId(name, rank) for rank in range(endpoint.ranks))
+        }
+        """Every replica by the text that names it."""
+        self._destinations: dict[tuple[str, ReplicaId | None, Decision], tuple[str, bytes]] = {}
+
+    def destination(self, action: Dispatch) -> tuple[str, bytes]:
+        """Where a request went: for the ledger (``e0/1``, or ``e0`` where the engine chose the rank itself), and as
+        the response header lines that say where and why."""
+        key = (action.engine, action.replica, action.decision)
+        known = self._destinations.get(key)
+        if known is None:
+            name = str(action.replica) if action.replica is not None else action.engine
+            lines = f"X-LMWarden-Replica: {name}\r\nX-LMWarden-Decision: {action.decision}\r\n"
+            known = self._destinations[key] = (name, lines.encode())
+        return known

@@ -1,0 +1,54 @@
+"""Arms and levels as written on the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmwarden.bench.arms import console_patch, needs_console, parse_arms, parse_levels, routing_settings
+from lmwarden.bench.errors import PlanError
+
+
+def test_arms_say_what_the_console_is_told() -> None:
+    assert parse_arms("off, hash,on") == ["off", "hash", "on"]
+    assert console_patch("off") == {"affinity": False}
+    assert console_patch("hash") == {"affinity": True, "placement": "hash"}
+    assert console_patch("on") == {"affinity": True, "placement": "least-loaded"}
+    assert console_patch("as-is") == {}
+
+
+def test_virtual_time_sets_the_same() -> None:
+    assert not routing_settings("off").affinity
+    assert (routing_settings("hash").affinity, routing_settings("hash").placement) == (True, "hash")
+    assert routing_settings("on").placement == "least-loaded"
+
+
+def test_only_as_is_needs_no_console() -> None:
+    assert needs_console(["off", "on"])
+    assert not needs_console(["as-is"])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("on+admission", "not in this version"),
+        ("off,onn", "allowed are off, hash, on, as-is"),
+        ("", "allowed are"),
+        ("on,on", "twice"),
+        ("as-is,on", "stands alone"),
+    ],
+)
+def test_an_unusable_arm_is_one_line_and_exit_status_2(text: str, says: str) -> None:
+    with pytest.raises(PlanError, match=says) as caught:
+        parse_arms(text)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_status == 2
+
+
+def test_levels() -> None:
+    assert parse_levels("4,8, 16") == [4, 8, 16]
+
+
+@pytest.mark.parametrize("text", ["", "4,x", "0", "-1", "4,4", "10001", "1.5"])
+def test_unusable_levels(text: str) -> None:
+    with pytest.raises(PlanError, match="--levels"):
+        parse_levels(text)

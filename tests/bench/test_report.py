@@ -1,0 +1,114 @@
+"""The table that people see."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.bench.test_results import row
+
+from lmwarden.bench.errors import BenchError, PlanError
+from lmwarden.bench.report import check_places, gain_sentence, markdown, result_notes, save, show
+from lmwarden.bench.results import BenchResult, LevelResult, TtfbSeconds
+
+
+def result(*rows: LevelResult) -> BenchResult:
+    return BenchResult(source="simulated", hardware="a4000", workload="claude-code", levels=list(rows))
+
+
+OFF = row(
+    arm="off",
+    output_tokens_per_minute=8364.0,
+    prefix_hit_ratio=0.443,
+    stayed_ratio=None,
+    ttfb_s=TtfbSeconds(p50=2.33, p95=6.32),
+    unserved=0,
+)
+
+
+def test_a_level_is_one_row_and_each_figure_goes_from_off_to_on() -> None:
+    text = markdown(result(OFF, row(unserved=0)))
+    expected = "| 8 | 380→380 | 8364→10752 | 2.33→0.48 | 6.32→5.03 | 3.74→3.74 | 44.3→86.1 | 100.0 |"
+    assert expected in text.splitlines()
+    assert "| Sessions | Sessions/h | Output tokens/min | TTFB p50 s |" in text
+    assert text.startswith("## off → on (claude-code, simulated, a4000)")
+
+
+def test_a_missing_cell_is_a_dash() -> None:
+    text = markdown(result(*(row(4, arm) for arm in ("off", "hash", "on")), row(8, "off"), row(8, "on")))
+    assert "| 8 | 380→–→380 |" in text
+
+
+def test_what_is_unmeasured_everywhere_is_one_dash() -> None:
+    text = markdown(result(row(stayed_ratio=None)))
+    assert text.splitlines()[4].endswith("| – |")
+
+
+def test_notes_name_failures_waiting_repeats_and_an_imitated_balancer() -> None:
+    ttfb = TtfbSeconds(p95=20.0, p95_with_waiting=40.0)
+    waiting = row(arm="off", failed=3, balancer="emulated", ttfb_s=ttfb)
+    notes = " ".join(result_notes(result(waiting, waiting)))
+    assert "8 sessions, off: 6 of 252 requests failed." in notes
+    assert "4 of 252 requests had no first token at the end; with their wait so far, p95 is 40.00 s" in notes
+    assert "mean over 2 runs" in notes
+    assert "imitation" in notes
+
+
+def test_waiting_that_does_not_change_the_tail_is_not_noted() -> None:
+    notes = result_notes(result(row(ttfb_s=TtfbSeconds(p95=20.0, p95_with_waiting=20.5))))
+    assert len(notes) == 1
+
+
+def test_the_gain_is_one_sentence_with_its_numbers() -> None:
+    sentence = gain_sentence([OFF, row()], "off", "on")
+    assert sentence == (
+        "From off to on: at 8 sessions 44→86 % of the prompt from the cache, "
+        "first token 2.33→0.48 s (median), +29 % output."
+    )
+    assert gain_sentence([OFF], "off", "on") is None
+
+
+def test_the_terminal_shows_table_and_notes() -> None:
+    out = io.StringIO()
+    show(Console(file=out, width=160), result(OFF, row()), ["A note."])
+    assert "8364→10752" in out.getvalue()
+    assert out.getvalue().endswith("A note.\n")
+
+
+def test_nothing_is_cut_off_on_a_narrow_terminal() -> None:
+    out = io.StringIO()
+    show(Console(file=out, width=60), result(OFF, row()), [])
+    assert "…" not in out.getvalue()
+    for figure in ("8364→", "10752", "2.33→", "0.48"):
+        assert figure in out.getvalue().split()
+
+
+def test_three_levels_fit_80_columns_in_one_line_each() -> None:
+    out = io.StringIO()
+    off = row(16, "off", output_tokens_per_minute=10368.0, stayed_ratio=None, ttfb_s=TtfbSeconds(p50=5.04, p95=14.3))
+    on = row(16, output_tokens_per_minute=15360.0, ttfb_s=TtfbSeconds(p50=0.40, p95=11.0))
+    show(Console(file=out, width=80), result(OFF, row(), off, on), [])
+    assert "10368→15360 5.04→0.40 14.30→11.00 3.74→3.74 86.1→86.1" in out.getvalue()
+
+
+def test_files_are_written_where_asked(tmp_path: Path) -> None:
+    check_places(out=tmp_path / "new" / "folder", json=tmp_path / "alone.json")
+    save(result(OFF), ["A note."], out=tmp_path / "new" / "folder", json=tmp_path / "alone.json")
+    assert "- A note." in (tmp_path / "new" / "folder" / "report.md").read_text()
+    assert (tmp_path / "new" / "folder" / "results.json").read_bytes() == (tmp_path / "alone.json").read_bytes()
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match=r"alone\.json"):
+        save(result(OFF), [], out=None, json=tmp_path / "absent" / "alone.json")
+
+
+def test_places_that_cannot_be_written_are_found_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PlanError, match="--out"):
+        check_places(out=tmp_path / "file" / "folder", json=None)
+    for json in (tmp_path, tmp_path / "absent" / "r.json"):
+        with pytest.raises(PlanError, match="--json"):
+            check_places(out=None, json=json)

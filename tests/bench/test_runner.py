@@ -1,0 +1,202 @@
+"""Levels against a stub endpoint: closed loop, arms, interruption. No timing is asserted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+from aiohttp import web
+from tests.bench.stub_endpoint import StubEndpoint, serving
+
+from lmwarden.bench.client import Api
+from lmwarden.bench.errors import BenchError, PlanError
+from lmwarden.bench.results import LevelResult
+from lmwarden.bench.runner import Plan, plan_cells, run_plan, stop_on_signals
+from lmwarden.bench.workload import load_workload
+
+SPEED = 50.0
+
+
+@dataclass
+class Seen:
+    """A progress that keeps what it was told."""
+
+    cells: list[tuple[str, int, int]] = field(default_factory=list)
+    results: list[LevelResult | None] = field(default_factory=list)
+
+    def started(self, label: str, number: int, total: int) -> None:
+        self.cells.append((label, number, total))
+
+    def moved(self, elapsed_s: float, seconds: float, answered: int) -> None:
+        pass
+
+    def finished(self, result: LevelResult | None) -> None:
+        self.results.append(result)
+
+
+@pytest.fixture
+async def stub() -> AsyncIterator[StubEndpoint]:
+    async with serving(StubEndpoint()) as endpoint:
+        yield endpoint
+
+
+def plan(stub: StubEndpoint, **changes: object) -> Plan:
+    base = Plan(
+        url=stub.url,
+        model="m",
+        workload=load_workload("claude-code"),
+        levels=[2],
+        arms=["off", "on"],
+        seconds=10.0,
+        clock=lambda: time.monotonic() * SPEED,
+        speed=SPEED,
+        console_url=stub.url,
+        engine_url=stub.url,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def test_arms_of_a_level_follow_each_other_and_repeats_have_seeds_of_their_own() -> None:
+    base = Plan(
+        url="", model="m", workload=load_workload("claude-code"), levels=[4, 8], arms=["off", "on"],
+        seconds=1.0, clock=time.monotonic, repeats=2, seed=7,
+    )  # fmt: skip
+    order = [(cell.sessions, cell.arm, cell.seed) for cell in plan_cells(base)]
+    assert order[:4] == [(4, "off", 7), (4, "on", 7), (8, "off", 7), (8, "on", 7)]
+    assert {seed for _, _, seed in order[4:]} == {8}
+
+
+async def test_a_run_measures_each_arm_and_sets_the_routing_back(stub: StubEndpoint) -> None:
+    seen = Seen()
+    outcome = await run_plan(plan(stub), seen, asyncio.Event())
+    assert [cell for cell, _, _ in seen.cells] == ["2 sessions, off", "2 sessions, on"]
+    assert outcome.levels == seen.results
+    off, on = outcome.levels
+    assert (off.balancer, on.balancer) == ("engine", None)
+    for row in (off, on):
+        assert row.requests > 0 and row.failed == 0
+        assert row.prefix_hit_ratio == 0.9
+        assert row.prefix_hit_ratio_engine == 0.8
+        assert row.replicas_busy == 1
+        assert row.stayed_ratio == 1.0
+        assert row.seconds == 10
+    assert stub.patches[-1] == {"affinity": True, "placement": "hash"}
+    assert not outcome.interrupted
+
+
+async def test_the_loop_is_closed_and_sessions_follow_each_other(stub: StubEndpoint) -> None:
+    """Never more than two requests at once, and a session id has at most six turns."""
+    open_now = most = 0
+
+    async def count(request: web.Request) -> web.StreamResponse:
+        nonlocal open_now, most
+        open_now += 1
+        most = max(most, open_now)
+        try:
+            return await stub.whole_answer(request)
+        finally:
+            open_now -= 1
+
+    stub.answer = count
+    outcome = await run_plan(plan(stub, arms=["on"]), Seen(), asyncio.Event())
+    assert most <= 2
+    turns: dict[str, int] = {}
+    for head in stub.headers:
+        session_id = head["X-Claude-Code-Session-Id"]
+        turns[session_id] = turns.get(session_id, 0) + 1
+    assert max(turns.values()) == 6
+    assert len(turns) > 2
+    assert outcome.levels[0].sessions_per_hour
+
+
+async def test_requests_that_were_never_served_count_at_their_wait(stub: StubEndpoint) -> None:
+    never = asyncio.Event()
+
+    async def silent(request: web.Request) -> web.StreamResponse:
+        await never.wait()
+        raise AssertionError
+
+    stub.answer = silent
+    row = (await run_plan(plan(stub, arms=["on"]), Seen(), asyncio.Event())).levels[0]
+    assert (row.requests, row.unserved, row.failed) == (2, 2, 0)
+    assert row.ttfb_s.p50 is None
+    assert row.ttfb_s.p95_with_waiting is not None and 0 < row.ttfb_s.p95_with_waiting <= 10
+
+
+async def test_failures_are_counted_and_the_first_is_named(stub: StubEndpoint) -> None:
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=529)
+
+    stub.answer = refuse
+    outcome = await run_plan(plan(stub, arms=["as-is"], console_url=None), Seen(), asyncio.Event())
+    assert outcome.first_error == "status 529"
+    assert outcome.levels[0].failed == outcome.levels[0].requests == 2
+    assert stub.patches == []
+
+
+async def test_an_interrupted_run_keeps_what_was_measured_and_sets_back(stub: StubEndpoint) -> None:
+    stop = asyncio.Event()
+
+    class StopInSecondCell(Seen):
+        def moved(self, elapsed_s: float, seconds: float, answered: int) -> None:
+            if len(self.cells) == 2 and elapsed_s > 25:
+                stop.set()
+
+    outcome = await run_plan(plan(stub, seconds=50.0), StopInSecondCell(), stop)
+    assert outcome.interrupted
+    assert [row.arm for row in outcome.levels] == ["off", "on"]
+    assert 20 < outcome.levels[1].seconds < 50
+    assert stub.patches[-1] == {"affinity": True, "placement": "hash"}
+
+
+async def test_signals_stop_a_run_and_a_second_one_cancels_it(stub: StubEndpoint) -> None:
+    stop = asyncio.Event()
+
+    async def run() -> None:
+        with stop_on_signals(stop):
+            await run_plan(plan(stub, seconds=5000.0), Seen(), stop)
+
+    stub.answer = stub.whole_answer
+    task = asyncio.create_task(run())
+    await stub.arrived.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await task
+    assert stop.is_set()
+    assert stub.patches[-1] == {"affinity": True, "placement": "hash"}
+
+
+async def test_cancelling_a_run_sets_the_routing_back(stub: StubEndpoint) -> None:
+    task = asyncio.create_task(run_plan(plan(stub, seconds=5000.0), Seen(), asyncio.Event()))
+    await stub.arrived.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stub.patches[-1] == {"affinity": True, "placement": "hash"}
+
+
+async def test_warm_up_is_not_measured(stub: StubEndpoint) -> None:
+    outcome = await run_plan(plan(stub, arms=["on"], warmup_s=10.0), Seen(), asyncio.Event())
+    row = outcome.levels[0]
+    assert row.seconds == 10
+    assert row.requests < len(stub.bodies)
+    assert row.prefix_hit_ratio_engine == 0.8
+
+
+async def test_chat_sessions_are_played_too(stub: StubEndpoint) -> None:
+    outcome = await run_plan(plan(stub, arms=["on"], api=Api.CHAT), Seen(), asyncio.Event())
+    assert outcome.levels[0].prefix_hit_ratio == 0.9
+
+
+async def test_a_model_that_is_not_served_is_refused(stub: StubEndpoint) -> None:
+    with pytest.raises(PlanError, match=r"--model other: .* serves m"):
+        await run_plan(plan(stub, model="other"), Seen(), asyncio.Event())
+
+
+async def test_arms_without_a_console_are_refused(stub: StubEndpoint) -> None:
+    with pytest.raises(BenchError, match="--console"):
+        await run_plan(plan(stub, console_url=None), Seen(), asyncio.Event())

@@ -1,0 +1,104 @@
+"""Levels in virtual time: deterministic, the same prompts as over HTTP, and a gain that a random router loses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from lmwarden.bench.client import Api, Conversation
+from lmwarden.bench.errors import PlanError
+from lmwarden.bench.results import LevelResult
+from lmwarden.bench.sessions import SessionSource
+from lmwarden.bench.virtual import VirtualSessions, simulate_level
+from lmwarden.bench.workload import load_workload
+from lmwarden.routing.baselines import PerRequestRouter, random_choice
+from lmwarden.routing.contract import RouterContract
+from lmwarden.simulation.prompts import anthropic_prompt
+from lmwarden.simulation.tokens import TokenChain, token_text
+from lmwarden.types import RoutingSettings
+
+WORKLOAD = load_workload("claude-code")
+
+
+def level(arm: str, sessions: int = 8, **more: object) -> LevelResult:
+    return simulate_level(WORKLOAD, level=sessions, arm=arm, **more)  # type: ignore[arg-type]
+
+
+def random_router(settings: RoutingSettings, *, engines: Mapping[str, int], seed: int = 0) -> RouterContract:
+    return PerRequestRouter(settings, engines=engines, choose=random_choice(seed))
+
+
+def hits(row: LevelResult) -> float:
+    assert row.prefix_hit_ratio is not None
+    return row.prefix_hit_ratio
+
+
+def test_the_same_arguments_give_the_same_row() -> None:
+    assert level("on", seconds=60.0) == level("on", seconds=60.0)
+    assert level("on", seconds=60.0) != level("on", seconds=60.0, seed=2)
+
+
+def test_tokens_are_those_that_the_engine_makes_of_the_client_s_body() -> None:
+    """Three turns of a session, rendered by the engine's chat template and by the virtual client."""
+    source = SessionSource(WORKLOAD, think=None, seed=1, sessions=4, arm="on")
+    conversation = Conversation(source.session(0), "m", source.system_text(), Api.MESSAGES)
+    context = TokenChain(16)
+    turns = list(VirtualSessions(source).session(0).virtual_turns())
+    for number, turn in enumerate(turns[:3]):
+        context.extend(turn.token_ids)
+        body = msgspec.json.decode(conversation.body(number))
+        assert anthropic_prompt(body) == context.tokens
+        context.extend_with_answer(turn.output_tokens)
+        answer = context.tokens[-turn.output_tokens :]
+        conversation.answered("".join(map(token_text, answer)))
+
+
+@pytest.mark.parametrize("sessions", [4, 8, 16])
+def test_affinity_gains_up_to_capacity(sessions: int) -> None:
+    off, on = level("off", sessions), level("on", sessions)
+    assert hits(on) > hits(off) + 0.2
+    assert on.output_tokens_per_minute is not None and off.output_tokens_per_minute is not None
+    assert on.output_tokens_per_minute > 1.2 * off.output_tokens_per_minute
+    assert on.ttfb_s.p50 is not None and off.ttfb_s.p50 is not None
+    assert on.ttfb_s.p50 < off.ttfb_s.p50 / 2
+
+
+@pytest.mark.parametrize("sessions", [4, 8, 16])
+def test_random_placement_gains_nothing(sessions: int) -> None:
+    off, placed_at_random = level("off", sessions), level("on", sessions, make_router=random_router)
+    assert hits(placed_at_random) == pytest.approx(hits(off), abs=0.1)
+
+
+def test_every_arm_reports_what_it_did() -> None:
+    off, hashed, on = (level(arm, seconds=60.0) for arm in ("off", "hash", "on"))
+    assert (off.balancer, hashed.balancer, on.balancer) == ("engine", None, None)
+    assert off.decisions is not None and on.decisions is not None
+    assert off.decisions["unrouted"] > 0 and off.stayed_ratio is None
+    assert on.decisions["placed"] >= 8 and on.stayed_ratio == 1.0
+    for row in (off, hashed, on):
+        assert row.decisions is not None
+        assert sum(row.decisions.values()) == row.requests
+        assert row.waited_in_room == 0
+        assert row.replicas_busy is not None and 0 < row.replicas_busy <= 4
+        assert row.prefix_hit_ratio_engine is not None
+
+
+def test_warm_up_is_cut_off() -> None:
+    row = level("on", seconds=60.0, warmup_s=60.0)
+    assert row.seconds == 60
+    assert row.sessions_per_hour
+
+
+def test_agents_that_think_load_the_engine_less() -> None:
+    busy, thinking = level("on", seconds=120.0), level("on", seconds=120.0, think="agent")
+    assert busy.output_tokens_per_minute is not None and thinking.output_tokens_per_minute is not None
+    assert thinking.output_tokens_per_minute < busy.output_tokens_per_minute
+
+
+def test_unknown_gaps_and_hardware_are_refused() -> None:
+    with pytest.raises(PlanError, match="none, agent"):
+        level("on", think="deep")
+    with pytest.raises(ValueError, match="a4000-qwen3-4b"):
+        level("on", hardware="abacus")

@@ -1,0 +1,114 @@
+"""Makes a tiny random-weight chat model on disk, so that a real vLLM can be run on two CPU cores.
+
+Run by the Python of the vLLM environment, never imported by the test suite::
+
+    <vllm env>/bin/python tests/real/tiny_model.py DIR
+
+The answers of this model are noise, which is all right: what is tested is which replica read what, and that
+depends on the tokens of the prompts only. Everything that decides tokens is fixed here: the training text of
+the tokenizer is written below, the weights come from one seed, and the chat template is a plain ChatML that
+renders system, tools, tool calls and tool results in order, so that one turn's prompt is a prefix of the next.
+
+``tokenizers``, ``transformers`` and ``torch`` are loaded by name, because the environment in which this file is
+checked has none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+
+VOCABULARY_TOKENS = 512
+MAX_POSITIONS = 32_768
+SEED = 20_260
+
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+TRAINING_TEXT = (
+    "The function reads the file, parses each line and returns the list of errors.",
+    "def read(path): return [line for line in open(path) if line.startswith('error')]",
+    "You are a coding agent. Use the tools to read, edit and run the project's tests.",
+    '{"name": "Read", "arguments": {"file_path": "src/module/main.py", "limit": 200}}',
+    "The test failed because the counter was decremented twice; the fix releases it once.",
+    "for index in range(100): print(index, index * index, sep=', ')",
+)
+
+CHAT_TEMPLATE = """\
+{%- if tools %}<|im_start|>tools
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}
+{%- for message in messages %}<|im_start|>{{ message.role }}
+{% if message.content %}{{ message.content }}{% endif %}
+{%- for call in message.tool_calls or [] %}
+<tool_call>{{ call.function.name }} {{ call.function.arguments | tojson }}</tool_call>{% endfor %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+def write_tokenizer(directory: Path) -> None:
+    """Train and save a byte-level BPE: any text is encodable, and no text becomes an unknown token."""
+    tokenizers = import_module("tokenizers")
+    byte_level = tokenizers.pre_tokenizers.ByteLevel
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = byte_level(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=VOCABULARY_TOKENS,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=byte_level.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(TRAINING_TEXT * 4, trainer)
+    fast = import_module("transformers").PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        model_max_length=MAX_POSITIONS,
+        chat_template=CHAT_TEMPLATE,
+    )
+    fast.save_pretrained(directory)
+
+
+def write_weights(directory: Path) -> None:
+    """Save a two-layer Llama with random weights from one seed."""
+    torch = import_module("torch")
+    transformers = import_module("transformers")
+    torch.manual_seed(SEED)
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY_TOKENS,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=MAX_POSITIONS,
+        bos_token_id=None,
+        eos_token_id=SPECIAL_TOKENS.index("<|im_end|>"),
+        pad_token_id=SPECIAL_TOKENS.index("<|endoftext|>"),
+        tie_word_embeddings=True,
+        torch_dtype="bfloat16",
+    )
+    model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(directory, safe_serialization=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Write the model into the one directory named; a complete one is kept."""
+    directory = Path(arguments[0])
+    done = directory / "tiny-model.json"
+    recipe = {"seed": SEED, "vocabulary": VOCABULARY_TOKENS, "template": CHAT_TEMPLATE}
+    if done.exists() and json.loads(done.read_text()) == recipe:
+        return 0
+    directory.mkdir(parents=True, exist_ok=True)
+    write_tokenizer(directory)
+    write_weights(directory)
+    done.write_text(json.dumps(recipe))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,130 @@
+"""One real vLLM server on the CPU, as a child process with a process group of its own.
+
+vLLM with two data-parallel ranks is six processes (API server, coordinator, two engine cores, two workers) that
+do not all end when their parent is killed. So ``stop`` ends the whole group.
+
+The cache is made small on purpose: 159 usable blocks of 32 tokens per rank, so that a test of some hundred
+short requests evicts blocks all the time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+MODEL = "tiny"
+RANKS = 2
+BLOCK_SIZE_TOKENS = 32
+BLOCKS_PER_RANK = 160
+MAX_MODEL_LEN_TOKENS = 4096
+MAX_NUM_SEQS = 32
+MAX_NUM_BATCHED_TOKENS = 2048
+
+START_TIMEOUT_S = 600
+STOP_TIMEOUT_S = 20
+
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_NO_USAGE_STATS": "1",
+    # For /reset_prefix_cache, by which each test starts from an empty cache.
+    "VLLM_SERVER_DEV_MODE": "1",
+}
+
+
+@dataclass(frozen=True)
+class VllmServer:
+    """A started server. ``url`` has no trailing slash; ``log`` is the file with its whole output."""
+
+    url: str
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    def stop(self) -> None:
+        """End every process of the group, first gently, then not."""
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, sign)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=STOP_TIMEOUT_S)
+        self.process.wait()
+
+
+def start_vllm(environment: Path, directory: Path) -> VllmServer:
+    """Make the tiny model in ``directory`` and serve it with two ranks; returns when it answers.
+
+    Raises:
+        RuntimeError: it ended, or did not answer within ``START_TIMEOUT_S``; the text has the end of its log.
+        subprocess.CalledProcessError: the model could not be made.
+    """
+    model = directory / "tiny"
+    recipe = Path(__file__).with_name("tiny_model.py")
+    subprocess.run([environment / "bin/python", recipe, model], check=True, timeout=300, capture_output=True)
+    port = _free_port()
+    log = directory / "vllm.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [environment / "bin/vllm", "serve", model, *_flags(port)],
+            env={**os.environ, **_ENVIRONMENT},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    server = VllmServer(url=f"http://127.0.0.1:{port}", log=log, process=process)
+    try:
+        _wait_until_ready(server)
+    except BaseException:
+        server.stop()
+        raise
+    return server
+
+
+def _flags(port: int) -> list[str]:
+    flags: dict[str, object] = {
+        "--served-model-name": MODEL,
+        "--host": "127.0.0.1",
+        "--port": port,
+        "--data-parallel-size": RANKS,
+        "--api-server-count": 1,
+        "--max-num-seqs": MAX_NUM_SEQS,
+        "--max-num-batched-tokens": MAX_NUM_BATCHED_TOKENS,
+        "--max-model-len": MAX_MODEL_LEN_TOKENS,
+        "--block-size": BLOCK_SIZE_TOKENS,
+        "--num-gpu-blocks-override": BLOCKS_PER_RANK,
+    }
+    pairs = [str(part) for pair in flags.items() for part in pair]
+    return [*pairs, "--enforce-eager", "--enable-prefix-caching", "--enable-prompt-tokens-details"]
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _wait_until_ready(server: VllmServer) -> None:
+    # Waiting for the end of the process is at once the pause between two probes and the notice of a crash.
+    for _ in range(START_TIMEOUT_S):
+        with suppress(subprocess.TimeoutExpired):
+            status = server.process.wait(timeout=1)
+            raise RuntimeError(f"vLLM ended with status {status} while it started:\n{_tail(server.log)}")
+        with suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+            urllib.request.urlopen(f"{server.url}/health", timeout=5).close()
+            return
+    raise RuntimeError(f"vLLM did not answer within {START_TIMEOUT_S} s:\n{_tail(server.log)}")
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-25:])
