@@ -6,7 +6,7 @@ Between the two stands :class:`Control`:
 * **showing**: once a second (modelled) the data loop takes one immutable :class:`Snapshot` of every model and
   swaps it in; any thread reads ``control.snapshot`` without a lock;
 * **changing**: a command is validated in the caller's thread, then runs on the data loop, and its result is
-  a fresh snapshot of the model that it changed.
+  a fresh snapshot, which other readers see from then on too.
 """
 
 from __future__ import annotations
@@ -185,14 +185,14 @@ class Control:
             now = self._clock()
             settings = msgspec.structs.replace(model.router.view(now).settings, **changes)
             model.carry_out(model.router.configure(settings, now))
-            fresh = _model_snapshot(model, self._counters()[model.name], now)
+            self.take()
         except Exception as error:
             log.exception("a change of settings failed", model=model.name)
             result.set_exception(error)
             return
         if changes:
             log.info("routing settings changed", model=model.name, **changes)
-        result.set_result(fresh)
+        result.set_result(self.snapshot.model(model.name))
 
 
 def _model_snapshot(model: ModelHandle, counters: GatewaySnapshot, now: float) -> ModelSnapshot:

@@ -119,6 +119,8 @@ class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The key is a fingerprint of the opening, not an id that the client sent."""
     opening: bytes | None = None
     """16-byte keyed hash of model, system, tools and first user message; finds forks and shared constants."""
+    resumed: bool = False
+    """It already carries an answer. The first request of an unknown id that does is a fork, or began elsewhere."""
     auxiliary: bool = False
     """A title call or the like: neither binds nor moves its conversation."""
     pin: ReplicaId | None = None

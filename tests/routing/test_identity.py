@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmwarden.routing.identity import Identity, decode_fields, identify, opening, text_of
+from lmwarden.routing.identity import Identity, decode_fields, identify, is_resumed, opening, text_of
 
 S1 = "6b2cf2f0-7d39-4d3c-9a0e-0f1f6f0c8a11"
 S2 = "0d4a8f5e-5a5e-4a7c-8c62-b2a5ac3c0d22"
@@ -333,6 +333,24 @@ class TestOpening:
     def test_broken_json_with_half_a_character_is_broken(self, body: bytes) -> None:
         with pytest.raises(msgspec.DecodeError):
             decode_fields(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "resumed"),
+    [
+        (HELLO, False),
+        ({"messages": [*HELLO["messages"], {"role": "assistant", "content": "hi"}, *HELLO["messages"]]}, True),
+        ({"messages": [{"role": "system", "content": "s"}, *HELLO["messages"]]}, False),
+        ({"messages": [*HELLO["messages"], {"role": "system", "content": "s"}]}, False),
+        ({"input": [{"role": "user", "content": "x"}, {"type": "function_call", "name": "f"}]}, True),
+        ({"input": "hello"}, False),
+        ({"messages": [{"role": 5}]}, False),
+        ({"messages": 5}, False),
+        ({}, False),
+    ],
+)
+def test_a_request_that_carries_an_answer_is_resumed(body: dict[str, Any], resumed: bool) -> None:
+    assert is_resumed(decode_fields(json.dumps(body).encode())) is resumed
 
 
 def test_fields_that_are_no_object() -> None:

@@ -137,16 +137,21 @@ class TestKin:
         driver = Driver()
         home = driver.turn("original", opening=key("o"))[1]
         driver.turn("original", opening=key("o"))
-        ticket = driver.offer("fork", opening=key("o"))
+        ticket = driver.offer("fork", opening=key("o"), resumed=True)
         assert driver.went == ("placed", home)
         assert "fork" in driver.explain(ticket).reason
         driver.finish(ticket)
+
+    def test_new_conversations_that_begin_alike_are_no_forks(self) -> None:
+        driver = Driver()
+        homes = [driver.turn(f"c{number}", opening=key("o"))[1] for number in range(8)]
+        assert {homes.count(home) for home in homes} == {2}
 
     def test_unless_there_is_no_room(self) -> None:
         driver = Driver(max_num_seqs=8)
         home = driver.turn("original", opening=key("o"))[1]
         busy = driver.hold(home, 3)
-        assert driver.turn("fork", opening=key("o"))[1] != home
+        assert driver.turn("fork", opening=key("o"), resumed=True)[1] != home
         for ticket in busy:
             driver.finish(ticket)
 
@@ -157,7 +162,7 @@ class TestKin:
             driver.turn(name)
         driver.turn("d")
         driver.up(home, "boot2")
-        ticket = driver.offer("fork", opening=key("o"))
+        ticket = driver.offer("fork", opening=key("o"), resumed=True)
         assert "fork" not in driver.explain(ticket).reason
         driver.finish(ticket)
 

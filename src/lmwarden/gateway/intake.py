@@ -17,7 +17,7 @@ from lmwarden.gateway.request import ClientRequest
 from lmwarden.gateway.routes import Route
 from lmwarden.gateway.serving import ModelService
 from lmwarden.gateway.splice import CannotSpliceError, include_usage, replace
-from lmwarden.routing.identity import RequestFields, decode_fields, identify, opening
+from lmwarden.routing.identity import RequestFields, decode_fields, identify, is_resumed, opening
 from lmwarden.types import ReplicaId, RoutingRequest
 
 _MAX_PINS_SHOWN = 64
@@ -83,14 +83,17 @@ def routing_request(
     )
     found = identity.opening
     conversation = identity.conversation
+    resumed = False
     if found is None and conversation is not None and service.driver.router.wants_opening(conversation):
         found = opening(fields, secret=served.identity_secret, model=served.name)
+        resumed = is_resumed(fields)
     limit = fields.max_tokens or fields.max_completion_tokens or fields.max_output_tokens
     return RoutingRequest(
         conversation=conversation,
         parent=identity.parent,
         derived=identity.derived,
         opening=found,
+        resumed=resumed,
         auxiliary=identity.auxiliary,
         pin=pin,
         pinnable=pinnable,

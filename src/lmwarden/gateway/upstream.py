@@ -27,7 +27,7 @@ from lmwarden.types import EngineEndpoint
 
 _MAX_HEAD_BYTES = 256 * 1024
 
-OnPiece = Callable[[bytes], None]
+OnPiece = Callable[[bytes], object]
 
 
 class UpstreamUser(Protocol):

@@ -7,8 +7,9 @@ First match:
 3.  no conversation, or an auxiliary call: least loaded, ``balanced``; binds nothing;
 4.  known, home alive: ``sticky``, or ``spilled`` (spill.py);
 5.  known, home lost or draining: placed anew, ``rehomed``;
-6.  unknown: ``placed`` (placement.py), beside its kin if there is room: a fork starts where the conversation with
-    the same opening is at home, a subagent where its last sibling started.
+6.  unknown: ``placed`` (placement.py), beside its kin if there is room: a subagent where its last sibling started;
+    a fork (its first request carries answers already) where the conversation with the same opening is at home. A new
+    conversation that merely begins with the same words is no fork: a hundred of them would share one replica.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Kin:
         """The kin's replica and the kind of kin, unless that replica is above the threshold or its cache is gone."""
         for known, key, kind in (
             (self._by_parent, request.parent, "sibling"),
-            (self._by_opening, request.opening, "fork"),
+            (self._by_opening, request.opening if request.resumed else None, "fork"),
         ):
             near = known.get(key) if key is not None else None
             if near is None:

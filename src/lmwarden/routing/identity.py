@@ -252,6 +252,17 @@ def opening(fields: RequestFields, *, secret: bytes, model: str) -> bytes | None
         return None  # malformed messages are the engine's to refuse
 
 
+def is_resumed(fields: RequestFields) -> bool:
+    """Whether the request carries an answer already, so that it is not the first turn of its conversation."""
+    try:
+        for raw in _raw_list_decoder.decode(fields.messages or fields.input or b"[]"):
+            if _message_decoder.decode(raw).role not in ("user", "system", "developer"):
+                return True
+    except msgspec.DecodeError:
+        pass  # a plain string, or malformed
+    return False
+
+
 def _opening(fields: RequestFields, secret: bytes, model: str) -> bytes | None:
     turns = fields.messages or fields.input
     if not turns:

@@ -329,8 +329,8 @@ class Router:
         self._table.touch(request.conversation, conversation, now)
         self._table.attach(conversation)
         key = hashlib.blake2b(request.opening, key=request.conversation, digest_size=16).digest()
-        # Without the opening it is no fork: its prefix is where all the others are, and that is to end.
-        return msgspec.structs.replace(request, conversation=key, opening=None)
+        # Not as a fork: its prefix is where all the others' are, and that is to end.
+        return msgspec.structs.replace(request, conversation=key, resumed=False)
 
     def _reserve(self, choice: Choice) -> None:
         self._decisions[choice.decision] += 1
