@@ -35,17 +35,67 @@ def test_a_conversation_with_a_request_in_flight_is_never_evicted() -> None:
     assert driver.view.conversations == 5
 
 
-def test_the_oldest_goes_first_and_dormant_ones_before_fresh_ones() -> None:
-    driver = Driver(settings=RoutingSettings(max_conversations=3, live_s=100.0))
-    driver.turn("old")
-    driver.turn("old")
-    driver.later(101.0)
-    assert driver.view.replicas[0].conversations == 0
-    for name in "ab":
+def test_dormant_ones_go_before_fresh_ones_unless_fresh_ones_flood() -> None:
+    driver = Driver(settings=RoutingSettings(max_conversations=10, live_s=100.0))
+    for name in ("old1", "old2", "old3", "old4"):
         driver.turn(name)
-    driver.turn("c")
-    assert driver.turn("a")[0] == "sticky"
-    assert driver.turn("old")[0] == "placed"
+        driver.turn(name)
+    driver.later(101.0)
+    for number in range(7):  # the eleventh conversation: fresh ones are more than half, so the oldest of those goes
+        driver.turn(f"once{number}")
+    assert driver.view.conversations == 10
+    assert driver.turn("once0")[0] == "placed"
+    for number in range(200):
+        driver.turn(f"flood{number}")
+    assert [driver.turn(name)[0] for name in ("old3", "old4")] == ["sticky", "sticky"]
+    assert driver.turn("flood0")[0] == "placed"
+
+
+def test_few_fresh_ones_go_after_dormant_ones() -> None:
+    driver = Driver(settings=RoutingSettings(max_conversations=6, live_s=100.0))
+    for name in ("old1", "old2", "old3", "old4"):
+        driver.turn(name)
+        driver.turn(name)
+    driver.later(101.0)
+    for name in ("new1", "new2", "new3"):
+        driver.turn(name)
+    assert driver.turn("new1")[0] == "sticky"
+    assert driver.turn("old1")[0] == "placed"
+
+
+def test_a_flood_after_a_restart_leaves_the_restored_homes() -> None:
+    before, after = Driver(), Driver(settings=RoutingSettings(max_conversations=100))
+    for number in range(20):
+        before.turn(f"real{number}")
+    boots = dict.fromkeys(before.replicas, "boot1")
+    assert after.router.restore_homes(before.router.export_homes(), boots, after.now) == 20
+    for number in range(500):
+        after.turn(f"once{number}")
+    assert {after.turn(f"real{number}")[0] for number in range(20)} == {"sticky"}
+
+
+def test_work_per_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmwarden.routing.conversations.EXPIRE_AT_ONCE", 5)
+    driver = Driver(settings=RoutingSettings(live_s=60.0))
+    for number in range(12):
+        driver.turn(f"c{number}")
+    driver.later(60.0)
+    assert driver.router._table.next_expiry() is not None
+    driver.later(0.0)
+    assert driver.view.conversations == 0
+    for number in range(12):
+        driver.turn(f"c{number}")
+    driver.configure(max_conversations=1, live_s=60.0)
+    driver.turn("x")
+    assert driver.view.conversations == 12 - 5 + 1
+
+
+def test_a_live_window_of_nothing_ends() -> None:
+    driver = Driver(settings=RoutingSettings(live_s=0.0))
+    ticket = driver.offer("a")
+    driver.later(0.0)
+    driver.finish(ticket)
+    assert driver.view.in_flight == 0
 
 
 def test_live_counts_end_with_the_live_window_but_the_home_is_kept() -> None:
@@ -133,6 +183,28 @@ class TestSharedConstants:
             for _ in range(2):
                 homes.add(driver.turn("a", opening=key(opening))[1])
         assert len(homes) == 1
+
+    def test_a_wrong_guess_costs_only_one_of_the_openings_its_home(self) -> None:
+        driver = Driver()
+        home = driver.turn("a", opening=key("A"))[1]
+        assert driver.turn("a", opening=key("B")) == ("sticky", home)
+        decision, elsewhere = driver.turn("a", opening=key("A"))  # back again: taken for two clients
+        assert decision == "placed"
+        for _ in range(3):
+            assert driver.turn("a", opening=key("B")) == ("sticky", home)
+            assert driver.turn("a", opening=key("A")) == ("sticky", elsewhere)
+
+    def test_an_opening_that_was_not_looked_at_is_not_compared_with(self) -> None:
+        driver = Driver()
+        home = driver.turn("a", opening=key("A"))[1]
+        for _ in range(8):
+            driver.turn("a")  # compacted meanwhile, unseen
+        first = driver.offer("a", opening=key("C"))
+        second = driver.offer("a", opening=key("C"))
+        assert driver.went == ("sticky", home)
+        for ticket in (first, second):
+            driver.finish(ticket)
+        assert driver.turn("a") == ("sticky", home)
 
     def test_without_an_opening_nothing_is_concluded(self) -> None:
         driver = Driver()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.routing.driver import Driver
 
-from lmwarden.routing.explain import Choice, explanation
-from lmwarden.types import Decision, ReplicaId, RoutingSettings
+from lmwarden.routing.explain import Choice, Why, explanation
+from lmwarden.types import Decision, Outcome, ReplicaId, RoutingSettings
 
 
 def test_placed_names_the_score_and_the_number_of_candidates() -> None:
@@ -35,7 +35,7 @@ def test_sticky_above_the_threshold_says_why_it_stayed() -> None:
     driver = Driver({"e0": 1})
     home = driver.turn("a")[1]
     driver.hold(home, 9)
-    assert "above the spill threshold 8, but no other" in driver.explain(driver.offer("a")).reason
+    assert "9 in flight (spill threshold 8), but no other" in driver.explain(driver.offer("a")).reason
 
 
 def test_spilled_with_hysteresis_does_not_claim_to_be_above() -> None:
@@ -63,6 +63,26 @@ def test_unrouted(engines: dict[str, int], words: str) -> None:
     assert words in driver.explain(driver.offer("a")).reason
 
 
+def test_an_endpoint_that_ignores_ranks_is_not_called_affinity_off() -> None:
+    driver = Driver({"e0": 2})
+    reason = driver.explain(driver.offer("a", pinnable=False)).reason
+    assert reason == "No rank was chosen by us because this endpoint ignores a rank: e0, its own balancer decides."
+
+
+def test_rehomed_from_a_draining_replica_says_so() -> None:
+    driver = Driver()
+    home = driver.turn("a")[1]
+    driver.drain(home)
+    assert f"Its home {home} is being drained" in driver.explain(driver.offer("a")).reason
+
+
+def test_a_home_that_just_failed_is_not_called_busy() -> None:
+    driver = Driver({"e0": 1, "e1": 1})
+    home = driver.turn("a")[1]
+    driver.router.finished(driver.offer("a"), Outcome.TIMEOUT, None, driver.now)
+    assert driver.explain(driver.offer("a")).reason.startswith(f"Its home {home} had just failed;")
+
+
 def test_pinned_and_balanced() -> None:
     driver = Driver()
     assert "named e0/1" in driver.explain(driver.offer("a", pin=ReplicaId("e0", 1))).reason
@@ -72,8 +92,8 @@ def test_pinned_and_balanced() -> None:
 def test_a_choice_without_a_comparison_names_the_replica_alone() -> None:
     driver = Driver()
     replica = next(iter(driver.router._fleet))
-    found = explanation(1, Choice(Decision.BALANCED, replica.engine, replica, 8), retried=False)
-    assert found.reason == "No conversation to keep: least loaded, e0/0."
+    found = explanation(1, Choice(Decision.BALANCED, replica.engine, replica, 8, Why.LEAST_LOADED), retried=False)
+    assert found.reason == "No conversation to keep: e0/0, least loaded."
 
 
 def test_the_documented_example() -> None:

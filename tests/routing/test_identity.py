@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import msgspec
@@ -257,7 +258,12 @@ class TestOpening:
                           {"role": "user", "content": "first"}]},
             {"messages": [{"role": "user", "content": [
                 {"type": "text", "text": "<system-reminder>x</system-reminder>"}, {"type": "text", "text": "first"}]}]},
-            {"tools": [{"input_schema": {"type": "object"}, "name": "Bash", "cache_control": {"type": "ephemeral"}}]},
+            {"tools": [{"name": "Bash", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}]},
+            {"tools": [{"cache_control": {"type": "ephemeral"}, "name": "Bash", "input_schema": {"type": "object"}}]},
+            {"tools": [{"name": "Bash", "cache_control": None, "input_schema": {"type": "object"}}]},
+            {"system": [{"text": "x-anthropic-billing-header: cch=1;\nx-anthropic-other: 2\nYou are T."}]},
+            {"messages": [{"role": "user", "content": "<system-reminder>a</system-reminder>\n\n"
+                           "<environment_context>b</environment_context>\nfirst"}]},
             {"max_tokens": 5, "temperature": 0.3, "stream": True},
         ],
     )  # fmt: skip
@@ -276,6 +282,16 @@ class TestOpening:
     )
     def test_what_the_conversation_begins_with_does_count(self, changes: dict[str, Any]) -> None:
         assert self.changed(**changes) != self.changed()
+
+    def test_a_mark_inside_of_a_text_is_text(self) -> None:
+        marked = '{"a": 1, "cache_control": {"type": "x"}}'
+        tools = [[{"name": "Bash", "description": text}] for text in (marked, '{"a": 1}')]
+        assert self.changed(tools=tools[0]) != self.changed(tools=tools[1])
+
+    @pytest.mark.parametrize("tools", [None, []])
+    def test_no_tools_is_no_tools_however_it_is_written(self, tools: object) -> None:
+        body = {name: value for name, value in self.BODY.items() if name != "tools"}
+        assert who({**body, "tools": tools}).conversation == who(body).conversation
 
     def test_the_model_counts(self) -> None:
         assert who(self.BODY, model="other").conversation != self.changed()
@@ -364,6 +380,53 @@ def test_text_of() -> None:
     assert text_of(fields.model) == "m"
     assert text_of(fields.stream) is None
     assert text_of(fields.messages) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"user":"\xff","messages":[]}',
+        b'{"prompt_cache_key":"\xff"}',
+        b'{"messages":[{"role":"user","content":' + b"[" * 900 + b"]" * 900 + b"}]}",
+        b'{"tools":' + b'{"a":' * 900 + b"1" + b"}" * 900 + b',"messages":[{"role":"user","content":"x"}]}',
+        b'{"messages":[{"role":"user","content":"\xff"}]}',
+        b'{"system":"\xff","messages":[{"role":"user","content":[{"text":"\xff"}]}]}',
+        b'{"metadata":{"user_id":"{\\"session_id\\":\xff}"}}',
+    ],
+)
+def test_nasty_bodies_raise_nothing(body: bytes) -> None:
+    fields = decode_fields(body)
+    identify({}, fields, secret=SECRET, model="m", key_digest=b"")
+    is_resumed(fields)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"system":"' + b"x-anthropic-\\n" * 150_000 + b'","messages":[{"role":"user","content":"x"}]}',
+        b'{"messages":[{"role":"user","content":"' + b"<system-reminder></system-reminder>" * 60_000 + b'"}]}',
+        b'{"messages":[{"role":"user","content":[' + b"[]," * 700_000 + b"1]}]}",
+        b'{"tools":[' + b"[]," * 700_000 + b'1],"messages":[{"role":"user","content":"x"}]}',
+        b'{"tools":"' + b',\\"cache_control\\":{' * 100_000 + b'","messages":[{"role":"user","content":"x"}]}',
+        b'{"user":"' + b"a1-" * 700_000 + b'","messages":[{"role":"user","content":"x"}]}',
+    ],
+    ids=["harness lines", "preambles", "blocks", "tools", "marks", "user"],
+)
+def test_two_megabytes_of_anything_are_hashed_without_a_walk_in_python(body: bytes) -> None:
+    """Counts what Python does, not seconds: a quadratic or per-element pass makes millions of calls or copies."""
+    fields = decode_fields(body)
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        identify({}, fields, secret=SECRET, model="m", key_digest=b"")
+    finally:
+        sys.setprofile(None)
+    assert calls < 1_000_000
 
 
 json_values = st.recursive(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from tests.routing.driver import Driver, key
 
 from lmwarden.routing.placement import compare, handicap, rendezvous
 from lmwarden.routing.replicas import Fleet, Weights
 from lmwarden.routing.router import Router
-from lmwarden.types import CandidateScore, ReplicaCapacity, ReplicaId, ReplicaSample, ReplicaState, RoutingSettings
+from lmwarden.types import CandidateScore, ReplicaCapacity, ReplicaId, ReplicaSample, RoutingSettings
 
 
 def fleet_of(ranks: int, weights: Weights = Weights()) -> Fleet:  # noqa: B008
     fleet = Fleet({"e0": ranks}, seed=0, weights=weights)
     for replica in fleet:
-        replica.state = ReplicaState.READY
+        replica.up = True
     fleet.changed()
     return fleet
 
@@ -28,9 +30,7 @@ def test_the_worked_example_of_the_docstring() -> None:
         for _ in range(live):
             fleet.hold(replica, +1, 0)
         fleet.hold_idle(replica, warm, 0.0, idle_since=now)
-        replica.sample = ReplicaSample(taken_at=now, kv_used_ratio=kv_used)
-        replica.kv_used_ratio = kv_used
-    fleet.sampled()
+        fleet.sampled(replica, ReplicaSample(taken_at=now, kv_used_ratio=kv_used), now)
     comparison = compare(fleet.ready, fleet, now)
     assert [round(candidate.score, 2) for candidate in comparison.frozen()] == [4.08, 3.95, 3.65, 4.1]
     assert comparison.least.id == ReplicaId("e0", 2)
@@ -68,19 +68,25 @@ def test_kv_use_counts_if_every_replica_has_a_fresh_scrape() -> None:
     driver.finish(ticket)
 
 
-@pytest.mark.parametrize("kind", ["stale", "missing", "not reported", "grown stale"])
+@pytest.mark.parametrize("kind", ["stale", "missing", "not reported", "no number", "out of range", "grown stale"])
 def test_kv_use_is_left_out_for_all_if_it_is_not_fresh_for_one(kind: str) -> None:
     driver = Driver()
     for rank in range(4):
         driver.sample(f"e0/{rank}", kv_used_ratio=1.0 - rank / 4)
     match kind:
         case "stale":
-            driver.sample("e0/1", kv_used_ratio=0.9, age_s=6.0)
+            driver = Driver()
+            for rank in range(4):
+                driver.sample(f"e0/{rank}", kv_used_ratio=1.0 - rank / 4, age_s=6.0 if rank == 1 else 0.0)
         case "missing":
             driver = Driver()
             driver.sample("e0/0", kv_used_ratio=0.9)
         case "not reported":
             driver.sample("e0/1", running=1)
+        case "no number":
+            driver.sample("e0/1", kv_used_ratio=math.nan)
+        case "out of range":
+            driver.sample("e0/1", kv_used_ratio=90.0)
         case "grown stale":
             warm_up = driver.offer("x", auxiliary=True)
             driver.cancel(warm_up)
@@ -132,6 +138,45 @@ def test_ties_go_to_fewest_conversations_then_least_recently_assigned() -> None:
     assert compare(fleet.ready, fleet, 0.0).least is replicas[2]
 
 
+def test_what_was_warm_minutes_ago_does_not_decide() -> None:
+    driver = Driver()
+    for name in "abcd":
+        driver.turn(name)
+        driver.later(1.0)
+    driver.later(200.0)
+    went = [driver.turn()[1] for _ in range(8)]
+    assert len(set(went)) > 1
+
+
+def test_conversations_of_a_lost_replica_do_not_shrink_the_shares_of_others() -> None:
+    driver = Driver({"e0": 1, "e1": 1, "e2": 1})
+    for number in range(6):
+        driver.turn(f"c{number}")
+    driver.down("e0/0")
+    candidates = driver.explain(driver.offer("new")).candidates
+    assert [candidate.live_share for candidate in candidates] == [1.0, 1.0]
+
+
+def test_a_later_scrape_counts_at_once() -> None:
+    driver = Driver({"e0": 2})
+    for rank in range(2):
+        driver.sample(f"e0/{rank}", kv_used_ratio=0.5)
+    driver.cancel(driver.offer())
+    driver.sample("e0/1", kv_used_ratio=0.75)
+    candidates = driver.explain(driver.offer()).candidates
+    assert [candidate.kv_used_ratio for candidate in candidates] == [0.5, 0.75]
+    assert candidates[1].score - candidates[0].score == pytest.approx(Weights().kv * 0.25)
+
+
+def test_an_older_scrape_does_not_replace_a_later_one() -> None:
+    driver = Driver({"e0": 1})
+    driver.sample("e0/0", running=1)
+    driver.sample("e0/0", running=9, age_s=2.0)
+    sample = driver.view.replicas[0].sample
+    assert sample is not None
+    assert sample.running == 1
+
+
 class TestKin:
     def test_a_fork_starts_where_its_prefix_is(self) -> None:
         driver = Driver()
@@ -176,6 +221,15 @@ class TestKin:
         assert "sibling" in driver.explain(tickets[1]).reason
         for ticket in tickets:
             driver.finish(ticket)
+
+    def test_siblings_follow_a_turn_that_was_sent_elsewhere(self) -> None:
+        driver = Driver({"e0": 1, "e1": 1})
+        ticket = driver.offer("agent0", parent=key("main"))
+        driver.fail(ticket)
+        moved_to = driver.went[1]
+        driver.later(10.0)
+        assert driver.turn("agent1", parent=key("main"))[1] == moved_to
+        driver.finish(ticket)
 
     def test_the_memory_of_kin_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("lmwarden.routing.deciding.KNOWN_KIN", 3)
@@ -224,7 +278,7 @@ def test_handicap_is_what_is_missing_to_the_others_average() -> None:
     replicas[0].in_flight, replicas[1].in_flight = 4, 2
     assert handicap(replicas[2], fleet, 0.0) == 3.0
     assert handicap(replicas[0], fleet, 0.0) == 0.0
-    replicas[2].state = ReplicaState.DRAINING
+    replicas[2].draining = True
     fleet.changed()
     assert handicap(replicas[2], fleet, 0.0) == 0.0
     single = fleet_of(1)

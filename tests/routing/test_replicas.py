@@ -7,7 +7,7 @@ import math
 import pytest
 
 from lmwarden.routing.replicas import SUSPECT_MAX_S, Fleet
-from lmwarden.types import ReplicaId, ReplicaState
+from lmwarden.types import ReplicaId
 
 
 def test_lookup() -> None:
@@ -22,11 +22,33 @@ def test_suspicion_doubles_up_to_a_bound() -> None:
     fleet = Fleet({"e0": 1}, seed=0)
     (replica,) = fleet
     lengths = []
+    now = 0.0
     for _ in range(12):
-        fleet.failed(replica, 0.0)
-        lengths.append(replica.suspect_until)
+        fleet.failed(replica, now, certain=True)
+        lengths.append(replica.suspect_until - now)
+        now = replica.suspect_until
     assert lengths[:4] == [2.0, 4.0, 8.0, 16.0]
     assert lengths[-1] == SUSPECT_MAX_S
+
+
+def test_a_burst_is_one_failure() -> None:
+    fleet = Fleet({"e0": 1}, seed=0)
+    (replica,) = fleet
+    for _ in range(6):
+        fleet.failed(replica, 0.5, certain=True)
+    assert (replica.failures, replica.suspect_until) == (1, 2.5)
+
+
+def test_an_answer_that_went_wrong_counts_from_the_second_in_a_row() -> None:
+    fleet = Fleet({"e0": 1}, seed=0)
+    (replica,) = fleet
+    fleet.failed(replica, 0.0, certain=False)
+    assert not replica.is_suspect(0.0)
+    replica.succeeded()
+    fleet.failed(replica, 1.0, certain=False)
+    assert not replica.is_suspect(1.0)
+    fleet.failed(replica, 2.0, certain=False)
+    assert replica.is_suspect(2.0)
 
 
 def test_warm_conversations_decay_at_one_rate_however_long_nobody_looks() -> None:
@@ -42,10 +64,10 @@ def test_warm_conversations_decay_at_one_rate_however_long_nobody_looks() -> Non
 def test_usable_besides_an_engine() -> None:
     fleet = Fleet({"e0": 1, "e1": 1}, seed=0)
     for replica in fleet:
-        replica.state = ReplicaState.READY
+        replica.up = True
     fleet.changed()
     first, second = fleet
     assert fleet.usable(0.0, besides=first.engine) == (second,)
-    second.state = ReplicaState.DOWN
+    second.up = False
     fleet.changed()
     assert fleet.usable(0.0, besides=first.engine) == (first,)

@@ -66,6 +66,13 @@ def test_a_reservation_is_released_exactly_once(first: str, again: str) -> None:
         driver.explain(ticket)
 
 
+def test_a_client_that_left_says_nothing_about_the_replica() -> None:
+    driver = Driver()
+    for _ in range(3):
+        driver.finish(driver.offer("a"), outcome=Outcome.CANCELLED)
+    assert not any(row.suspect for row in driver.view.replicas)
+
+
 def test_an_auxiliary_call_neither_binds_nor_moves() -> None:
     driver = Driver()
     assert driver.turn("a", auxiliary=True)[0] == "balanced"
@@ -124,6 +131,21 @@ class TestUnrouted:
         decision, home = single.turn("a", pinnable=False)
         assert decision == "placed"
         assert single.turn("a", pinnable=False) == ("sticky", home)
+
+    def test_across_engines_ranks_are_compared_not_engines(self) -> None:
+        driver = Driver({"e0": 4, "e1": 1}, settings=RoutingSettings(affinity=False))
+        went = [driver.went[1] for _ in range(20) if driver.offer()]
+        assert went.count("e1/0") == 4
+
+    def test_a_stale_scrape_says_nothing_about_an_engine(self) -> None:
+        driver = Driver({"e0": 1, "e1": 1}, settings=RoutingSettings(affinity=False))
+        driver.sample("e0/0", age_s=3600.0, running=100)
+        assert {driver.turn()[1] for _ in range(4)} == {"e0/0", "e1/0"}
+
+    def test_a_pin_that_the_endpoint_would_ignore_is_not_called_obeyed(self) -> None:
+        driver = Driver({"e0": 2, "e1": 1})
+        assert driver.turn("a", pinnable=False, pin=ReplicaId("e0", 1)) == ("unrouted", "e0")
+        assert driver.turn("a", pinnable=False, pin=ReplicaId("e1", 0)) == ("client_pinned", "e1/0")
 
     def test_unrouted_load_counts_for_the_ranks_of_its_engine(self) -> None:
         driver = Driver({"e0": 2, "e1": 1})
@@ -217,6 +239,28 @@ class TestLostAndReturning:
         driver.undrain(home)
         assert driver.turn("a") == ("sticky", new_home)
         assert home in [driver.turn(f"m{number}")[1] for number in range(8)]
+
+    def test_a_drain_holds_over_a_restart_and_then_the_ramp_begins(self) -> None:
+        driver = Driver({f"e{number}": 1 for number in range(4)})
+        for _ in range(2):
+            for number in range(16):
+                driver.turn(f"c{number}", prompt=4000)
+        driver.drain("e2/0")
+        driver.down("e2/0")
+        driver.up("e2/0", "boot2")
+        assert next(row.state for row in driver.view.replicas if str(row.replica) == "e2/0") == "draining"
+        for number in range(16):
+            driver.turn(f"c{number}", prompt=4000)
+        driver.undrain("e2/0")
+        soon = [driver.turn(f"new{number}")[1] for number in range(4)]
+        assert soon.count("e2/0") <= 2
+
+    def test_a_drain_of_what_is_not_up_yet_holds(self) -> None:
+        driver = Driver(up=False)
+        driver.drain("e0/0")
+        for replica in driver.replicas:
+            driver.up(replica)
+        assert "e0/0" not in [driver.turn(f"c{number}")[1] for number in range(8)]
 
 
 class TestFailedBeforeResponse:
@@ -319,6 +363,59 @@ class TestFailedBeforeResponse:
         for open_ticket in (ticket, *busy):
             driver.finish(open_ticket)
 
+    def test_a_spilled_turn_whose_home_is_lost_too_is_served_by_a_third(self) -> None:
+        driver = Driver({"e0": 1, "e1": 1, "e2": 1})
+        home = driver.turn("a")[1]
+        busy = driver.hold(home, 9)
+        ticket = driver.offer("a")
+        second = driver.went[1]
+        driver.down(home)
+        driver.fail(ticket)
+        assert driver.went[0] == "rehomed"
+        assert driver.went[1] not in (home, second)
+        for other in (ticket, *busy):
+            driver.cancel(other)
+
+    def test_another_rank_of_the_same_engine_will_do(self) -> None:
+        driver = Driver({"e0": 2})
+        ticket = driver.offer("a")
+        first = driver.went[1]
+        driver.down(first)
+        driver.fail(ticket)
+        assert driver.went == ("placed", "e0/1" if first == "e0/0" else "e0/0")
+        driver.finish(ticket)
+
+    def test_unrouted_with_every_rank_down_is_refused(self) -> None:
+        driver = Driver({"e0": 2}, settings=RoutingSettings(affinity=False))
+        ticket = driver.offer("a")
+        driver.down("e0/0")
+        driver.down("e0/1")
+        driver.fail(ticket)
+        assert driver.refused == "no_replica"
+
+    def test_a_pinned_replica_that_went_down_is_refused(self) -> None:
+        driver = Driver({"e0": 1, "e1": 1})
+        ticket = driver.offer("a", pin=ReplicaId("e1", 0))
+        driver.down("e1/0")
+        driver.fail(ticket)
+        assert driver.refused == "pinned_replica_down"
+
+    def test_a_first_turn_that_was_never_served_leaves_no_home(self) -> None:
+        driver = Driver({"e0": 1, "e1": 1})
+        ticket = driver.offer("a")
+        driver.fail(ticket)
+        driver.fail(ticket)
+        assert driver.view.conversations == 0
+        assert driver.turn("a")[0] == "placed"
+
+    def test_a_later_turn_that_was_never_served_keeps_the_conversation(self) -> None:
+        driver = Driver({"e0": 1, "e1": 1})
+        driver.turn("a")
+        ticket = driver.offer("a")
+        driver.fail(ticket)
+        driver.fail(ticket)
+        assert driver.view.conversations == 1
+
 
 class TestSuspicion:
     def test_a_silent_replica_gets_no_new_conversation_for_a_while(self) -> None:
@@ -333,10 +430,10 @@ class TestSuspicion:
 
     def test_suspicion_grows_and_ends_with_the_first_answer(self) -> None:
         driver = Driver({"e0": 1, "e1": 1})
-        for _ in range(4):
+        for wait in (2.0, 4.0, 8.0, 15.0):
             ticket = driver.offer(pin=ReplicaId("e0", 0))
             driver.router.finished(ticket, Outcome.TIMEOUT, None, driver.now)
-        driver.later(10.0)
+            driver.later(wait)
         assert [row.suspect for row in driver.view.replicas] == [True, False]
         driver.finish(driver.offer(pin=ReplicaId("e0", 0)))
         assert [row.suspect for row in driver.view.replicas] == [False, False]
@@ -349,6 +446,34 @@ class TestSuspicion:
             driver.router.finished(ticket, Outcome.TIMEOUT, None, driver.now)
         assert driver.turn("a") == ("sticky", home)
         assert driver.turn("b")[0] == "placed"
+
+    def test_an_engine_that_fails_at_once_does_not_attract_everything(self) -> None:
+        driver = Driver({f"e{number}": 1 for number in range(4)})
+        to_bad = 0
+        for number in range(200):
+            ticket = driver.offer(f"c{number}")
+            bad = driver.went[1] == "e0/0"
+            to_bad += bad
+            driver.finish(ticket, outcome=Outcome.FAILED if bad else Outcome.OK)
+            driver.later(0.05)
+        assert to_bad < 20
+
+    def test_one_request_that_fails_everywhere_makes_nothing_suspect(self) -> None:
+        driver = Driver()
+        for _ in range(2):
+            driver.finish(driver.offer("poison"), outcome=Outcome.FAILED)
+            for replica in driver.replicas:
+                driver.finish(driver.offer(pin=replica))
+        assert not any(row.suspect for row in driver.view.replicas)
+
+    def test_what_an_earlier_run_did_is_not_the_new_ones_fault(self) -> None:
+        driver = Driver({"e0": 1, "e1": 1})
+        lost = [driver.offer(pin=ReplicaId("e0", 0)) for _ in range(3)]
+        driver.up("e0/0", "boot2")
+        driver.fail(lost[0])
+        driver.finish(lost[1], outcome=Outcome.FAILED)
+        driver.finish(lost[2], outcome=Outcome.TIMEOUT)
+        assert not any(row.suspect for row in driver.view.replicas)
 
     def test_an_unrouted_timeout_suspects_no_rank(self) -> None:
         driver = Driver(settings=RoutingSettings(affinity=False))
@@ -385,6 +510,14 @@ class TestHomesOverARestart:
         assert {name: after.turn(name)[1] for name in homes} == homes
         assert after.count(Decision.STICKY) == 6
 
+    def test_not_those_of_a_run_that_is_over_here(self) -> None:
+        before, after = Driver(), Driver(up=False)
+        before.turn("a")
+        for replica in after.replicas:
+            after.up(replica, "boot2")
+        boots = dict.fromkeys(before.replicas, "boot1")
+        assert after.router.restore_homes(before.router.export_homes(), boots, after.now) == 0
+
     def test_not_those_of_an_engine_that_restarted_nor_what_is_known_already(self) -> None:
         before, after = Driver(), Driver()
         before.turn("a")
@@ -415,6 +548,10 @@ class TestWantsOpening:
         ticket = driver.offer("a")
         assert driver.router.wants_opening(key("a"))
         driver.finish(ticket)
+        assert not driver.router.wants_opening(key("a"))
+
+    def test_not_while_affinity_is_off(self) -> None:
+        driver = Driver(settings=RoutingSettings(affinity=False))
         assert not driver.router.wants_opening(key("a"))
 
 

@@ -73,6 +73,24 @@ def test_return_with_hysteresis() -> None:
         driver.finish(ticket)
 
 
+@pytest.mark.parametrize("trouble", ["busy", "down", "cold"])
+def test_in_the_band_it_goes_to_the_second_home_or_home_never_to_a_third(trouble: str) -> None:
+    driver = Driver()
+    home = driver.turn("a")[1]
+    busy = driver.hold(home, 9)
+    second = driver.turn("a")[1]
+    for _ in range(2):
+        driver.finish(busy.pop())  # seven left: not above, but not yet down to six
+    match trouble:
+        case "busy":
+            driver.hold(second, 7)
+        case "down":
+            driver.down(second)
+        case "cold":
+            driver.up(second, "boot2")
+    assert driver.turn("a") == ("sticky", home)
+
+
 def test_a_second_home_whose_cache_is_gone_is_not_preferred() -> None:
     driver = Driver()
     home = driver.turn("a")[1]

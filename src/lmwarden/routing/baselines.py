@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from lmwarden.routing.conversations import Conversation
 from lmwarden.routing.engine_balancer import BALANCER_VERSIONS, BalancerVersion, EngineBalancer, RankLoad
-from lmwarden.routing.explain import Choice
+from lmwarden.routing.explain import Choice, Why
 from lmwarden.routing.replicas import Replica
 from lmwarden.routing.router import Router
 from lmwarden.types import Decision, RefuseReason, RoutingRequest, RoutingSettings
@@ -46,7 +46,7 @@ class PerRequestRouter(Router):
         if not self._settings.affinity or request.pin is not None or not self._fleet.ready:
             return super()._decide(request, conversation, now)
         replica = self._choose(self._fleet.ready)
-        return Choice(Decision.BALANCED, replica.engine, replica, self._decider.threshold)
+        return Choice(Decision.BALANCED, replica.engine, replica, self._decider.threshold, Why.LEAST_LOADED)
 
 
 def random_choice(seed: int) -> Callable[[Sequence[Replica]], Replica]:

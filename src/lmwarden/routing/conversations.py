@@ -7,8 +7,9 @@ used once cannot push out those that come back:
 * ``established``: live, came back at least once;
 * ``dormant``: were established, then unused for ``live_s``; their home may still hold the prefix in the morning.
 
-Eviction takes the oldest of ``dormant``, then of ``fresh``, then of ``established``; a conversation with a
-request in flight is never evicted. A fresh one that never came back is dropped when it stops being live.
+Eviction takes the oldest of ``fresh`` while they are more than half of the table; else of ``dormant``, then of
+``fresh``, then of ``established``. A conversation with a request in flight is never evicted. A fresh one that never
+came back is dropped when it stops being live.
 
 What a live conversation adds to its home's sums (see replicas.py) depends on its fields alone; so every change
 of them goes ``detach``, change, ``attach``.
@@ -29,6 +30,9 @@ UNCERTAIN_WEIGHT = 0.25
 EARLIER_OPENINGS = 16
 """How many openings of an id are remembered, to find that it is a constant."""
 
+EXPIRE_AT_ONCE = 2000
+"""Bound of the work that one call does: the rest waits for the next one, and no stream for the rest."""
+
 DORMANT_S = 24 * 3600.0
 """After this long unused a conversation is forgotten."""
 
@@ -37,6 +41,7 @@ class Conversation:
     """What the router remembers of one conversation (about 450 bytes with its place in the table)."""
 
     __slots__ = (
+        "base_opening",
         "context_tokens",
         "earlier",
         "epoch",
@@ -77,6 +82,8 @@ class Conversation:
         """Openings that its id had before."""
         self.shared = False
         """Its id turned out to be a constant that several clients send."""
+        self.base_opening: bytes | None = None
+        """Of a shared id: the opening that keeps this conversation and its home; every other becomes one of its own."""
 
     @property
     def has_home(self) -> bool:
@@ -103,14 +110,16 @@ class Conversation:
     def note_opening(self, opening: bytes) -> None:
         """Compare this turn's opening with those that its id had before.
 
-        A conversation's opening changes rarely and never back (compaction, more tools). An id whose turns
-        return to an earlier opening, or have two openings in flight at once, is a constant that several clients share.
+        A conversation's opening changes rarely and hardly ever back (compaction, more tools). An id whose turns
+        return to an earlier opening, or have two openings in flight at once, is taken for a constant that several
+        clients share. If that is wrong, one of the two openings starts anew, once.
         """
         if opening == self.opening:
             return
         if self.opening is not None:
             if self.in_flight or opening in self.earlier:
                 self.shared = True
+                self.base_opening = self.opening
             self.earlier = (*self.earlier[1 - EARLIER_OPENINGS :], self.opening)
         self.opening = opening
 
@@ -184,12 +193,20 @@ class ConversationTable:
         self._order_of(key).move_to_end(key)
         conversation.last_used = now
 
+    def remove(self, key: ConversationKey, conversation: Conversation) -> None:
+        """Forget one that is not in use."""
+        self.detach(conversation)
+        del self._order_of(key)[key]
+
     def expire(self, now: float) -> None:
-        """Conversations that went unused for too long stop being live, or are forgotten."""
-        for order in (self._fresh, self._established):
-            while order:
+        """Conversations that went unused for too long stop being live, or are forgotten; so many per call."""
+        left = EXPIRE_AT_ONCE
+        for order in (self._fresh, self._established, self._dormant):
+            keep_s = DORMANT_S if order is self._dormant else self.live_s
+            while order and left:
+                left -= 1
                 key, conversation = next(iter(order.items()))
-                if conversation.last_used + self.live_s > now:
+                if conversation.last_used + keep_s > now:
                     break
                 if conversation.in_flight:
                     order.move_to_end(key)
@@ -200,11 +217,6 @@ class ConversationTable:
                 del order[key]
                 if order is self._established:
                     self._dormant[key] = conversation
-        while self._dormant:
-            key, conversation = next(iter(self._dormant.items()))
-            if conversation.last_used + DORMANT_S > now:
-                break
-            del self._dormant[key]
 
     def next_expiry(self) -> float | None:
         """When the next live conversation stops being live, if none is used again."""
@@ -218,12 +230,16 @@ class ConversationTable:
         return self._dormant
 
     def _make_room(self) -> None:
-        """Evict until there is room for one more, or until only conversations in use are left."""
-        while len(self) >= self.max_conversations and self._evict():
-            pass
+        """Evict until there is room for one more, or until only conversations in use are left; so many per call."""
+        for _ in range(EXPIRE_AT_ONCE):
+            if len(self) < self.max_conversations or not self._evict():
+                return
 
     def _evict(self) -> bool:
-        for order in (self._dormant, self._fresh, self._established):
+        orders = [self._dormant, self._fresh, self._established]
+        if len(self._fresh) > self.max_conversations // 2:
+            orders = [self._fresh, self._dormant, self._established]
+        for order in orders:
             for _ in range(len(order)):
                 key, conversation = next(iter(order.items()))
                 if conversation.in_flight:

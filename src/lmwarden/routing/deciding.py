@@ -20,15 +20,14 @@ from typing import NamedTuple
 
 from lmwarden.routing.conversations import Conversation
 from lmwarden.routing.engine_balancer import BalancerVersion, EngineBalancer, RankLoad
-from lmwarden.routing.explain import Choice
+from lmwarden.routing.explain import Choice, Why
 from lmwarden.routing.placement import compare, rendezvous
-from lmwarden.routing.replicas import Engine, Fleet, Replica
+from lmwarden.routing.replicas import SAMPLE_FRESH_S, Engine, Fleet, Replica
 from lmwarden.routing.spill import spill_target
 from lmwarden.types import (
     Decision,
     RefuseReason,
     ReplicaId,
-    ReplicaState,
     RoutingRequest,
     RoutingSettings,
 )
@@ -61,18 +60,18 @@ class Kin:
 
     def find(
         self, request: RoutingRequest, candidates: Sequence[Replica], threshold: int
-    ) -> tuple[Replica, str] | None:
+    ) -> tuple[Replica, Why] | None:
         """The kin's replica and the kind of kin, unless that replica is above the threshold or its cache is gone."""
-        for known, key, kind in (
-            (self._by_parent, request.parent, "sibling"),
-            (self._by_opening, request.opening if request.resumed else None, "fork"),
+        for known, key, why in (
+            (self._by_parent, request.parent, Why.SIBLING),
+            (self._by_opening, request.opening if request.resumed else None, Why.FORK),
         ):
             near = known.get(key) if key is not None else None
             if near is None:
                 continue
             replica = near.replica
             if replica.epoch == near.epoch and replica.in_flight <= threshold and replica in candidates:
-                return replica, kind
+                return replica, why
         return None
 
 
@@ -88,100 +87,110 @@ class Decider:
         self._has_ranks = any(engine.ranks > 1 for engine in fleet.engines.values())
 
     def decide(self, request: RoutingRequest, conversation: Conversation | None, now: float) -> Choice | RefuseReason:
-        if request.pin is not None:
-            pinned = self._fleet.get(request.pin)
-            if pinned is None or pinned.state not in (ReplicaState.READY, ReplicaState.DRAINING):
-                return RefuseReason.PINNED_REPLICA_DOWN
-            return Choice(Decision.CLIENT_PINNED, pinned.engine, pinned, self.threshold)
-        if not self._fleet.ready:
-            return RefuseReason.NO_REPLICA
-        if not self.settings.affinity or (self._has_ranks and not request.pinnable):
-            return self._unrouted(now)
-        if request.conversation is None or request.auxiliary:
-            compared = compare(self._fleet.usable(now), self._fleet, now)
-            replica = compared.least
-            return Choice(Decision.BALANCED, replica.engine, replica, self.threshold, compared=compared)
-        if conversation is not None and conversation.home is not None:
-            home = conversation.home
-            if conversation.has_home and home.is_ready:
-                return self._sticky_or_spilled(conversation, home, now)
-            return self._place(request, now, Decision.REHOMED, home)
-        return self._place(request, now, Decision.PLACED, None)
-
-    def _sticky_or_spilled(self, conversation: Conversation, home: Replica, now: float) -> Choice:
-        in_flight = home.in_flight
-        target, compared = spill_target(conversation, home, self.threshold, self._fleet, now)
-        if target is None:
-            return Choice(Decision.STICKY, home.engine, home, self.threshold, home, in_flight)
-        return Choice(Decision.SPILLED, target.engine, target, self.threshold, home, in_flight, compared)
-
-    def _place(
-        self,
-        request: RoutingRequest,
-        now: float,
-        decision: Decision,
-        home: Replica | None,
-        besides: Engine | None = None,
-    ) -> Choice:
-        candidates = self._fleet.usable(now, besides)
-        home_in_flight = None if home is None else home.in_flight
-        if self.settings.placement == "hash":
-            assert request.conversation is not None
-            replica = rendezvous(request.conversation, candidates)
-            if replica.in_flight <= self.threshold:
-                return Choice(decision, replica.engine, replica, self.threshold, home, home_in_flight, hashed=True)
-        else:
-            near = self.kin.find(request, candidates, self.threshold)
-            if near is not None:
-                return Choice(decision, near[0].engine, near[0], self.threshold, home, home_in_flight, near=near[1])
-        compared = compare(candidates, self._fleet, now)
-        replica = compared.least
-        return Choice(decision, replica.engine, replica, self.threshold, home, home_in_flight, compared)
-
-    def _unrouted(self, now: float) -> Choice:
-        """Affinity off: vLLM's balancer decides, or across engines one that imitates it."""
-        usable = self._fleet.usable(now)
-        engines = list({replica.engine.name: replica.engine for replica in usable}.values())
-        engine = engines[0]
-        if len(engines) > 1:
-            engine = engines[self._engine_balancer.choose([self._load_of(engine) for engine in engines])]
-        replica = self._fleet[ReplicaId(engine.name, 0)] if engine.ranks == 1 else None
-        return Choice(Decision.UNROUTED, engine, replica, self.threshold)
-
-    def _load_of(self, engine: Engine) -> RankLoad:
-        replicas = [replica for replica in self._fleet if replica.engine is engine]
-        samples = [replica.sample for replica in replicas if replica.sample is not None]
-        return RankLoad(
-            own_in_flight=engine.unrouted_in_flight + sum(replica.in_flight for replica in replicas),
-            running=sum(sample.running or 0 for sample in samples),
-            waiting=sum(sample.waiting or 0 for sample in samples),
-            kv_used_ratio=max((sample.kv_used_ratio or 0.0 for sample in samples), default=0.0),
-        )
-
-    def decide_again(
-        self, request: RoutingRequest, conversation: Conversation | None, failed: Choice, now: float
-    ) -> Choice:
-        """After a failure: another engine, if there is one; else the same place once more.
+        """Choose for a new request.
 
         Args:
             request: The request.
-            conversation: The conversation that the failed choice bound or found, if any.
+            conversation: Its conversation, if that is known.
+            now: Seconds.
+        """
+        rank_ignored = self._has_ranks and not request.pinnable
+        if request.pin is not None:
+            return self._pinned(request.pin, rank_ignored)
+        if not self._fleet.ready:
+            return RefuseReason.NO_REPLICA
+        if not self.settings.affinity or rank_ignored:
+            return self._unrouted(Why.RANK_IGNORED if self.settings.affinity else Why.AFFINITY_OFF, now)
+        if request.conversation is None or request.auxiliary:
+            return self._least_loaded(Decision.BALANCED, self._fleet.usable(now), now)
+        if conversation is None or conversation.home is None:
+            return self._place(request, Decision.PLACED, self._fleet.usable(now), None, now)
+        home = conversation.home
+        if not conversation.has_home or not home.is_ready:
+            return self._place(request, Decision.REHOMED, self._fleet.usable(now), home, now)
+        target, why, compared = spill_target(conversation, home, self.threshold, self._fleet, now)
+        if target is None:
+            return Choice(Decision.STICKY, home.engine, home, self.threshold, why, home)
+        return Choice(Decision.SPILLED, target.engine, target, self.threshold, why, home, compared)
+
+    def decide_again(
+        self, request: RoutingRequest, conversation: Conversation | None, failed: Choice, now: float
+    ) -> Choice | RefuseReason:
+        """After a failure: another engine if there is one, else the same place once more.
+
+        Args:
+            request: The request.
+            conversation: The conversation whose turn it is, if the failed choice binds.
             failed: The choice that failed.
             now: Seconds.
         """
         if failed.decision is Decision.CLIENT_PINNED:
-            return failed
-        others = self._fleet.usable(now, besides=failed.engine)
-        if not others or others[0].engine is failed.engine:
-            return failed
+            return failed if failed.replica is None or failed.replica.up else RefuseReason.PINNED_REPLICA_DOWN
+        if not self._fleet.ready:
+            return RefuseReason.NO_REPLICA
         if failed.decision is Decision.UNROUTED:
-            return self._unrouted(now)
+            return self._unrouted(failed.why, now, besides=failed.engine)
+        candidates = self._fleet.usable(now, besides=failed.engine)
+        if candidates[0].engine is failed.engine and failed.replica in candidates:
+            return failed
         if conversation is None:
-            compared = compare(others, self._fleet, now)
-            replica = compared.least
-            return Choice(failed.decision, replica.engine, replica, self.threshold, compared=compared)
-        if failed.decision is Decision.SPILLED and failed.home is not None and failed.home.engine is not failed.engine:
-            home = failed.home
-            return Choice(Decision.STICKY, home.engine, home, self.threshold, home, home.in_flight)
+            return self._least_loaded(failed.decision, candidates, now)
+        home = conversation.home
+        if failed.decision is Decision.SPILLED and home in candidates and conversation.has_home:
+            assert home is not None
+            return Choice(Decision.STICKY, home.engine, home, self.threshold, Why.NO_OTHER, home)
         decision = Decision.PLACED if failed.decision is Decision.PLACED else Decision.REHOMED
-        return self._place(request, now, decision, failed.home, besides=failed.engine)
+        return self._place(request, decision, candidates, failed.home, now)
+
+    def _pinned(self, pin: ReplicaId, rank_ignored: bool) -> Choice | RefuseReason:
+        replica = self._fleet.get(pin)
+        if replica is None or not replica.up:
+            return RefuseReason.PINNED_REPLICA_DOWN
+        if rank_ignored and replica.engine.ranks > 1:
+            return Choice(Decision.UNROUTED, replica.engine, None, self.threshold, Why.RANK_IGNORED)
+        return Choice(Decision.CLIENT_PINNED, replica.engine, replica, self.threshold, Why.NAMED)
+
+    def _place(
+        self,
+        request: RoutingRequest,
+        decision: Decision,
+        candidates: Sequence[Replica],
+        home: Replica | None,
+        now: float,
+    ) -> Choice:
+        """A home for a conversation: beside its kin, by hash, or least loaded."""
+        if self.settings.placement == "hash":
+            assert request.conversation is not None
+            found, why = rendezvous(request.conversation, candidates), Why.HASH
+            if found.in_flight <= self.threshold:
+                return Choice(decision, found.engine, found, self.threshold, why, home)
+        else:
+            near = self.kin.find(request, candidates, self.threshold)
+            if near is not None:
+                return Choice(decision, near[0].engine, near[0], self.threshold, near[1], home)
+        return self._least_loaded(decision, candidates, now, home)
+
+    def _least_loaded(
+        self, decision: Decision, candidates: Sequence[Replica], now: float, home: Replica | None = None
+    ) -> Choice:
+        compared = compare(candidates, self._fleet, now)
+        replica = compared.least
+        return Choice(decision, replica.engine, replica, self.threshold, Why.LEAST_LOADED, home, compared)
+
+    def _unrouted(self, why: Why, now: float, besides: Engine | None = None) -> Choice:
+        """vLLM's own balancer decides; across engines one that imitates it, over all ranks as if of one server."""
+        ranks = self._fleet.usable(now, besides)
+        engine = ranks[0].engine
+        if any(replica.engine is not engine for replica in ranks):
+            engine = ranks[self._engine_balancer.choose([_load_of(replica, now) for replica in ranks])].engine
+        replica = engine.replicas[0] if engine.ranks == 1 else None
+        return Choice(Decision.UNROUTED, engine, replica, self.threshold, why)
+
+
+def _load_of(replica: Replica, now: float) -> RankLoad:
+    """A rank's load as vLLM's balancer would see it; of stale scrapes only our own count is left."""
+    own = replica.in_flight + replica.engine.unrouted_in_flight // replica.engine.ranks
+    sample = replica.sample
+    if sample is None or now - sample.taken_at > SAMPLE_FRESH_S:
+        return RankLoad(own, 0, 0, 0.0)
+    return RankLoad(own, sample.running or 0, sample.waiting or 0, replica.kv_used_ratio)

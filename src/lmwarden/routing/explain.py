@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from lmwarden.routing.placement import Comparison
 from lmwarden.routing.replicas import Engine, Replica
-from lmwarden.types import Decision, Explanation, ReplicaId, Ticket
+from lmwarden.types import Decision, Explanation, ReplicaId, ReplicaState, Ticket
 
 _BINDING = frozenset({Decision.PLACED, Decision.STICKY, Decision.SPILLED, Decision.REHOMED})
+
+
+class Why(StrEnum):
+    """What tipped a decision, beyond its name."""
+
+    LEAST_LOADED = "least loaded"
+    FORK = "where its prefix is, as a fork"
+    SIBLING = "where a sibling subagent is"
+    HASH = "by the hash of its id"
+    NAMED = "named by the client"
+    NOT_ABOVE = "not above the threshold"
+    NO_OTHER = "no other replica has fewer"
+    ABOVE = "above the threshold"
+    NOT_YET_BACK = "not yet down to the level at which it returns"
+    SUSPECT = "its home had just failed"
+    AFFINITY_OFF = "affinity is off"
+    RANK_IGNORED = "this endpoint ignores a rank"
 
 
 class Choice:
     """One decision with every number it used. Made on the hot path, so it only keeps references."""
 
-    __slots__ = ("compared", "decision", "engine", "hashed", "home", "home_in_flight", "near", "replica", "threshold")
+    __slots__ = (
+        "compared",
+        "decision",
+        "engine",
+        "home",
+        "home_in_flight",
+        "home_state",
+        "replica",
+        "threshold",
+        "why",
+    )
 
     def __init__(
         self,
@@ -20,28 +49,23 @@ class Choice:
         engine: Engine,
         replica: Replica | None,
         threshold: int,
+        why: Why,
         home: Replica | None = None,
-        home_in_flight: int | None = None,
         compared: Comparison | None = None,
-        *,
-        near: str | None = None,
-        hashed: bool = False,
     ) -> None:
         self.decision = decision
         self.engine = engine
         self.replica = replica
         """None: the engine's own balancer chooses the rank."""
         self.threshold = threshold
+        self.why = why
         self.home = home
         """The conversation's home before this decision."""
-        self.home_in_flight = home_in_flight
+        self.home_in_flight = None if home is None else home.in_flight
         """Requests in flight there, before this one."""
+        self.home_state = None if home is None else home.state
         self.compared = compared
         """The candidates that were compared."""
-        self.near = near
-        """``fork`` or ``sibling`` if it started beside one."""
-        self.hashed = hashed
-        """Chosen by placement ``hash``."""
 
     @property
     def binds(self) -> bool:
@@ -69,38 +93,30 @@ def explanation(ticket: Ticket, choice: Choice, retried: bool) -> Explanation:
 
 
 def _reason(choice: Choice) -> str:
-    replica, home = choice.replica, choice.home
+    replica, home, threshold = _name(choice.replica), _name(choice.home), choice.threshold
+    at_home = f"Its home {home} had {choice.home_in_flight} in flight"
     match choice.decision:
         case Decision.CLIENT_PINNED:
-            return f"The client named {_name(replica)}."
+            return f"The client named {replica}."
         case Decision.UNROUTED:
-            if replica is None:
-                return f"No rank was chosen by us; {choice.engine.name}'s own balancer decides."
-            return f"Affinity is off; {choice.engine.name} was chosen as vLLM's balancer would."
+            who = "its own balancer decides" if choice.replica is None else "chosen as vLLM's balancer would"
+            return f"No rank was chosen by us because {choice.why}: {choice.engine.name}, {who}."
         case Decision.BALANCED:
-            return f"No conversation to keep: least loaded, {_least(choice)}."
+            return f"No conversation to keep: {_placed(choice)}."
+        case Decision.STICKY if choice.why is Why.NO_OTHER:
+            return f"{at_home} (spill threshold {threshold}), but no other replica has fewer."
         case Decision.STICKY:
-            return f"{_at_home(choice)}{', but no other replica has fewer' if _is_above(choice) else ''}."
+            return f"{at_home}, not above the spill threshold {threshold}."
+        case Decision.SPILLED if choice.why is Why.ABOVE:
+            return f"{at_home}, above the spill threshold {threshold}; {replica} took this turn."
+        case Decision.SPILLED if choice.why is Why.NOT_YET_BACK:
+            return f"{at_home}, not yet well below the spill threshold {threshold}; {replica} took this turn."
         case Decision.SPILLED:
-            return f"{_at_home(choice)}; {_name(replica)} took this turn."
+            return f"Its home {home} had just failed; {replica} took this turn."
         case Decision.REHOMED:
-            return f"Its home {_name(home)} is lost; new home {_placed(choice)}."
+            lost = "is being drained" if choice.home_state is ReplicaState.DRAINING else "is lost"
+            return f"Its home {home} {lost}; new home {_placed(choice)}."
     return f"New conversation: {_placed(choice)}."
-
-
-def _at_home(choice: Choice) -> str:
-    limit = f"the spill threshold {choice.threshold}"
-    if _is_above(choice):
-        where = f"above {limit}"
-    elif choice.decision is Decision.STICKY:
-        where = f"not above {limit}"
-    else:
-        where = f"not yet well below {limit}, or it had just failed"
-    return f"Its home {_name(choice.home)} had {choice.home_in_flight} in flight, {where}"
-
-
-def _is_above(choice: Choice) -> bool:
-    return (choice.home_in_flight or 0) > choice.threshold
 
 
 def _name(replica: Replica | None) -> str:
@@ -108,16 +124,9 @@ def _name(replica: Replica | None) -> str:
 
 
 def _placed(choice: Choice) -> str:
-    if choice.near is not None:
-        what = "its prefix, as a fork," if choice.near == "fork" else "a sibling subagent"
-        return f"{_name(choice.replica)}, where {what} is"
-    if choice.hashed:
-        return f"{_name(choice.replica)}, by the hash of its id"
-    return f"least loaded, {_least(choice)}"
-
-
-def _least(choice: Choice) -> str:
     compared, replica = choice.compared, choice.replica
     if compared is None or replica is None:
-        return _name(replica)
-    return f"{_name(replica)} with a score of {compared.score_of(replica):.2f} among {len(compared.scored)}"
+        return f"{_name(replica)}, {choice.why}"
+    return (
+        f"{choice.why}, {_name(replica)} with a score of {compared.score_of(replica):.2f} among {len(compared.scored)}"
+    )

@@ -34,6 +34,7 @@ import msgspec
 from msgspec import Raw
 
 _ABSENT = Raw(b"")
+_NULL = Raw(b"null")
 
 MAX_ID_BYTES = 256
 """Longer ids are not ids; they count as absent."""
@@ -57,13 +58,24 @@ _OLD_USER_ID = re.compile(r"_session_([A-Za-z0-9-]{8,64})\Z")
 _ID_SHAPED = re.compile(r"(?=(?:.*[0-9]){4})(?=.*[A-Za-z])[A-Za-z0-9._:-]{16,256}\Z")
 
 _PREAMBLES = (
-    "<system-reminder>",
-    "<environment_context>",
-    "<user_instructions>",
-    "# AGENTS.md instructions",
-    "<INSTRUCTIONS>",
+    (b"<system-reminder>", b"</system-reminder>"),
+    (b"<environment_context>", b"</environment_context>"),
+    (b"<user_instructions>", b"</user_instructions>"),
+    (b"# AGENTS.md instructions", b"</INSTRUCTIONS>"),
+    (b"<INSTRUCTIONS>", b"</INSTRUCTIONS>"),
 )
-"""How text begins that a harness (Claude Code, Codex) puts in front of what the user typed."""
+"""How text begins and ends that a harness (Claude Code, Codex) puts in front of what the user typed."""
+
+_CACHE_CONTROL = re.compile(
+    rb',\s*"cache_control"\s*:\s*(?:\{[^{}]*\}|null)|"cache_control"\s*:\s*(?:\{[^{}]*\}|null)\s*,?\s*'
+)
+"""The member, with its comma. It cannot match inside of a JSON string, where the quotes would be escaped."""
+
+_MAX_BLOCKS = 1000
+"""Content with more blocks than this is hashed as it is written."""
+
+_MAX_COMMAS = 500_000
+"""A list with more commas than this, those in its texts included, is not taken apart: that could take a second."""
 
 
 class RequestFields(msgspec.Struct, gc=False):
@@ -79,15 +91,12 @@ class RequestFields(msgspec.Struct, gc=False):
     prompt_cache_key: Raw = _ABSENT
     conversation: Raw = _ABSENT
     user: Raw = _ABSENT
-    previous_response_id: Raw = _ABSENT
     system: Raw = _ABSENT
     instructions: Raw = _ABSENT
     tools: Raw = _ABSENT
     messages: Raw = _ABSENT
-    prompt: Raw = _ABSENT
     input: Raw = _ABSENT
     output_config: Raw = _ABSENT
-    response_format: Raw = _ABSENT
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
@@ -124,6 +133,10 @@ class _Message(msgspec.Struct):
     content: Raw = _ABSENT
 
 
+class _Block(msgspec.Struct):
+    text: Raw = _ABSENT
+
+
 class _OutputConfig(msgspec.Struct):
     format: Raw = _ABSENT
 
@@ -136,8 +149,7 @@ _conversation_decoder = msgspec.json.Decoder(str | _ConversationObject)
 _raw_list_decoder = msgspec.json.Decoder(list[Raw])
 _message_decoder = msgspec.json.Decoder(_Message)
 _output_config_decoder = msgspec.json.Decoder(_OutputConfig)
-_any_decoder = msgspec.json.Decoder()
-_canonical_encoder = msgspec.json.Encoder(order="sorted")
+_block_decoder = msgspec.json.Decoder(_Block)
 
 
 def decode_fields(body: bytes | bytearray | memoryview) -> RequestFields:
@@ -182,7 +194,10 @@ def text_of(raw: Raw) -> str | None:
     """The value if it is a JSON string, else None."""
     if not raw or bytes(memoryview(raw)[:1]) != b'"':
         return None
-    return _string_decoder.decode(raw)
+    try:
+        return _string_decoder.decode(raw)
+    except msgspec.DecodeError:  # not UTF-8
+        return None
 
 
 def identify(
@@ -255,7 +270,7 @@ def opening(fields: RequestFields, *, secret: bytes, model: str) -> bytes | None
 def is_resumed(fields: RequestFields) -> bool:
     """Whether the request carries an answer already, so that it is not the first turn of its conversation."""
     try:
-        for raw in _raw_list_decoder.decode(fields.messages or fields.input or b"[]"):
+        for raw in _elements(fields.messages or fields.input):
             if _message_decoder.decode(raw).role not in ("user", "system", "developer"):
                 return True
     except msgspec.DecodeError:
@@ -269,21 +284,23 @@ def _opening(fields: RequestFields, secret: bytes, model: str) -> bytes | None:
         return None
     digest = hashlib.blake2b(key=secret[:64], digest_size=16)
     _feed(digest, model.encode())
-    for head in (fields.system, fields.instructions):
-        _feed(digest, _system_text(_any_decoder.decode(head)) if head else b"")
-    _feed(digest, _canonical(_any_decoder.decode(fields.tools)) if fields.tools else b"")
-    if bytes(memoryview(turns)[:1]) == b'"':  # /v1/responses with a plain string
-        _feed(digest, _string_decoder.decode(turns).encode())
+    _feed(digest, _system_text(fields.system))
+    _feed(digest, _system_text(fields.instructions))
+    tools = _as_written(fields.tools)
+    _feed(digest, b"" if tools in (b"null", b"[]") else tools)
+    text = text_of(turns)
+    if text is not None:  # /v1/responses with a plain string
+        _feed(digest, text.encode())
         return digest.digest()
-    for raw in _raw_list_decoder.decode(turns):
+    for raw in _elements(turns):
         message = _message_decoder.decode(raw)
         if message.role == "user":
-            text = _user_text(_any_decoder.decode(message.content)) if message.content else b""
-            if text:
-                _feed(digest, text)
+            said = _user_text(message.content)
+            if said:
+                _feed(digest, said)
                 return digest.digest()
         elif message.role in ("system", "developer"):
-            _feed(digest, _system_text(_any_decoder.decode(message.content)) if message.content else b"")
+            _feed(digest, _system_text(message.content))
     return None
 
 
@@ -349,7 +366,7 @@ def _other_session(headers: Mapping[bytes, bytes], fields: RequestFields) -> tup
         if session is not None:
             return session, "conversation"
     user = text_of(fields.user)
-    if user is not None and _ID_SHAPED.match(user):
+    if user is not None and len(user) <= MAX_ID_BYTES and _ID_SHAPED.match(user):
         return _usable_text(user), "user"
     return None, "none"
 
@@ -371,46 +388,72 @@ def _is_title_call(fields: RequestFields) -> bool:
     return bool(wanted) and bytes(memoryview(wanted)) != b"null"
 
 
-def _system_text(system: object) -> bytes:
+def _system_text(system: Raw) -> bytes:
     """``system`` without the ``x-anthropic-*`` lines that change per release, conversation or request."""
-    if isinstance(system, str):
-        lines = system.split("\n")
-        while lines and lines[0].startswith("x-anthropic-"):
-            lines.pop(0)
-        return "\n".join(lines).encode()
-    return b"\0".join(part for part in _parts(system) if not part.startswith(b"x-anthropic-"))
+    return b"\0".join(part for part in map(_without_harness_lines, _parts(system)) if part)
 
 
-def _user_text(content: object) -> bytes:
-    """What the user said first, without what harnesses put in front of it. Empty: nothing but preamble."""
-    return b"\0".join(part for part in _parts(content) if not part.startswith(_PREAMBLE_BYTES))
+def _without_harness_lines(text: bytes) -> bytes:
+    start = 0
+    while text.startswith(b"x-anthropic-", start):
+        start = text.find(b"\n", start) + 1
+        if not start:
+            return b""
+    return text[start:]
 
 
-_PREAMBLE_BYTES = tuple(text.encode() for text in _PREAMBLES)
+def _user_text(content: Raw) -> bytes:
+    """What the user said first, without what harnesses put in front of it. Empty: nothing but that."""
+    return b"\0".join(part for part in map(_without_preambles, _parts(content)) if part)
 
 
-def _parts(content: object) -> list[bytes]:
-    """Content as a list of byte strings; a plain string equals one text block."""
-    if isinstance(content, str):
-        return [content.encode()] if content else []
-    if not isinstance(content, list):
-        return [_canonical(content)] if content is not None else []
-    parts = []
-    for block in content:
-        if isinstance(block, dict) and isinstance(text := block.get("text"), str):
-            parts.append(text.encode())
+def _without_preambles(text: bytes) -> bytes:
+    start = 0
+    while True:
+        for begin, end in _PREAMBLES:
+            if text.startswith(begin, start):
+                closed = text.find(end, start)
+                if closed < 0:
+                    return b""
+                start = closed + len(end)
+                while text[start : start + 1].isspace():
+                    start += 1
+                break
         else:
-            parts.append(_canonical(block))
+            return text[start:]
+
+
+def _parts(content: Raw) -> list[bytes]:
+    """Content as a list of byte strings; a plain string equals one text block."""
+    if not content or content == _NULL:
+        return []
+    text = text_of(content)
+    if text is not None:
+        return [text.encode()]
+    if bytes(memoryview(content)[:1]) != b"[":
+        return [_as_written(content)]
+    blocks = _elements(content)
+    if not 0 < len(blocks) <= _MAX_BLOCKS:
+        return [_as_written(content)]
+    parts = []
+    for block in blocks:
+        is_object = bytes(memoryview(block)[:1]) == b"{"
+        text = text_of(_block_decoder.decode(block).text) if is_object else None
+        parts.append(_as_written(block) if text is None else text.encode())
     return parts
 
 
-def _canonical(value: object) -> bytes:
-    return _canonical_encoder.encode(_without_cache_control(value))
+def _elements(array: Raw) -> list[Raw]:
+    """The elements of a JSON array; none if there are unreasonably many.
+
+    Raises:
+        msgspec.DecodeError: it is no array.
+    """
+    if not array or bytes(array).count(b",") > _MAX_COMMAS:
+        return []
+    return _raw_list_decoder.decode(array)
 
 
-def _without_cache_control(value: object) -> object:
-    if isinstance(value, dict):
-        return {name: _without_cache_control(item) for name, item in value.items() if name != "cache_control"}
-    if isinstance(value, list):
-        return [_without_cache_control(item) for item in value]
-    return value
+def _as_written(raw: Raw) -> bytes:
+    """A value's bytes, without the ``cache_control`` marks that move between turns."""
+    return _CACHE_CONTROL.sub(b"", bytes(raw))

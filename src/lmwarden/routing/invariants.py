@@ -32,11 +32,12 @@ def check(router: Router, now: float) -> None:
         idle = [(c, math.exp((c.last_used - now) / WARM_S)) for c in homed if not c.in_flight]
         warm = sum(c.idle_weight * age for c, age in idle)
         warm_tokens = sum(c.idle_weight * c.context_tokens * age for c, age in idle)
-        assert math.isclose(decay * replica.warm_scaled, warm, rel_tol=1e-6, abs_tol=1e-6), f"{name}: warm"
-        assert math.isclose(decay * replica.warm_tokens_scaled, warm_tokens, rel_tol=1e-6, abs_tol=1e-2), (
+        # Traces are dropped on purpose: a thousandth of a conversation each time, which may hold 50 tokens.
+        assert math.isclose(decay * replica.warm_scaled, warm, rel_tol=1e-6, abs_tol=0.01), f"{name}: warm"
+        assert math.isclose(decay * replica.warm_tokens_scaled, warm_tokens, rel_tol=1e-6, abs_tol=500), (
             f"{name}: warm tokens"
         )
-    assert fleet.live_conversations == sum(replica.conversations for replica in fleet), "live conversations"
+    assert fleet.live_conversations == sum(replica.conversations for replica in fleet.ready), "live conversations"
     for key, conversation in table:
         own = sum(1 for entry in entries if entry.conversation is conversation)
         assert conversation.in_flight == own >= 0, f"conversation {key.hex()[:8]}: in flight"

@@ -8,7 +8,7 @@ Three measures of what a replica holds, all kept in O(1):
 
 * ``conversations``: live ones homed here (used within ``live_s``);
 * ``resident_tokens``: the context of those, by their last usage;
-* ``open_tokens``: the context of conversations that have a request in flight here;
+* ``open_tokens``: the context of those that have a request in flight, wherever it went;
 * ``warm`` and ``warm_tokens``: conversations that are idle *right now* and their context, each weighted by how
   likely it comes back soon: 1 just after a turn that ended in a tool call, decaying with ``WARM_S``. All weights
   decay at the same rate, so a sum is kept as one number relative to a time that the fleet moves on now and then;
@@ -27,13 +27,18 @@ from lmwarden.types import Decision, ReplicaCapacity, ReplicaId, ReplicaSample, 
 WARM_S = 10.0
 """Decay time of an idle conversation's weight. 95 % of the gaps between an agent's requests are under 10 s."""
 
-_REBASE_S = 20 * WARM_S
+_REBASE_S = 7 * WARM_S
+_TRACE = 0.001
+"""What is left of a warm sum after that time, or by rounding, is dropped: it must not decide a tie."""
 
 SAMPLE_FRESH_S = 5.0
 """A scrape older than this is ignored."""
 
 RAMP_S = 60.0
 """How long a replica that returns empty looks busier than it is."""
+
+RAMP_STEP_S = 0.5
+"""How often a ramp is brought up to date."""
 
 SUSPECT_FIRST_S = 2.0
 SUSPECT_MAX_S = 60.0
@@ -58,12 +63,15 @@ DEFAULT_WEIGHTS = Weights()
 class Engine:
     """One engine: its ranks share a process, a URL and a fate."""
 
-    __slots__ = ("name", "ranks", "unrouted_in_flight")
+    __slots__ = ("name", "ranks", "replicas", "runs", "unrouted_in_flight")
 
     def __init__(self, name: str, ranks: int) -> None:
         self.name = name
         self.ranks = ranks
         """Data-parallel ranks of the server."""
+        self.replicas = tuple(Replica(ReplicaId(name, rank), self) for rank in range(ranks))
+        self.runs = 0
+        """Changes when it restarts: what an earlier run did says nothing about this one."""
         self.unrouted_in_flight = 0
         """Requests sent to it without a rank."""
 
@@ -77,21 +85,24 @@ class Replica:
         "conversations",
         "decaying",
         "decisions",
+        "draining",
         "engine",
         "epoch",
         "failures",
         "id",
         "in_flight",
+        "kv_fresh_until",
         "kv_used_ratio",
         "last_assigned",
         "open_tokens",
+        "ramp_due",
         "ramp_from",
         "ramp_started",
         "resident_tokens",
         "sample",
         "standing",
-        "state",
         "suspect_until",
+        "up",
         "warm_scaled",
         "warm_tokens_scaled",
     )
@@ -99,7 +110,9 @@ class Replica:
     def __init__(self, replica: ReplicaId, engine: Engine) -> None:
         self.id = replica
         self.engine = engine
-        self.state = ReplicaState.STARTING
+        self.up: bool | None = None
+        """Takes requests; None: was never up."""
+        self.draining = False
         self.boot_id = ""
         """One run of the engine; another one means an empty cache."""
         self.epoch = 0
@@ -108,6 +121,7 @@ class Replica:
         self.sample: ReplicaSample | None = None
         self.kv_used_ratio = 0.0
         """Of ``sample``; 0 where not reported."""
+        self.kv_fresh_until = -math.inf
         self.decisions = dict.fromkeys(Decision, 0)
         """How many of each decision chose this replica."""
         self.in_flight = 0
@@ -117,7 +131,7 @@ class Replica:
         self.resident_tokens = 0
         """Context of those conversations, in tokens."""
         self.open_tokens = 0
-        """Context of conversations with a request in flight here, in tokens."""
+        """Context of conversations homed here that have a request in flight, in tokens."""
         self.warm_scaled = 0.0
         self.warm_tokens_scaled = 0.0
         """Multiply by ``Fleet.decay(now)`` for the values of now."""
@@ -133,22 +147,52 @@ class Replica:
         self.ramp_started = -math.inf
         self.ramp_from = 0.0
         """Extra score at ``ramp_started``, falling to 0 over RAMP_S."""
+        self.ramp_due = False
+        """It came up empty, and its ramp begins when it is ready."""
 
     @property
     def is_ready(self) -> bool:
-        return self.state is ReplicaState.READY
+        """Takes new conversations."""
+        return self.up is True and not self.draining
+
+    @property
+    def state(self) -> ReplicaState:
+        """In a word."""
+        if self.up:
+            return ReplicaState.DRAINING if self.draining else ReplicaState.READY
+        return ReplicaState.STARTING if self.up is None else ReplicaState.DOWN
 
     def is_suspect(self, now: float) -> bool:
         """Whether it failed or stayed silent a moment ago."""
         return now < self.suspect_until
 
-    def failed(self, now: float) -> None:
-        """Note that a request could not be served here."""
+    def sampled(self, sample: ReplicaSample) -> None:
+        """Take a scrape, unless a later one is known."""
+        if self.sample is not None and sample.taken_at < self.sample.taken_at:
+            return
+        self.sample = sample
+        kv_used = sample.kv_used_ratio
+        known = kv_used is not None and 0.0 <= kv_used <= 1.0  # a NaN is neither
+        self.kv_used_ratio = kv_used if known and kv_used is not None else 0.0
+        self.kv_fresh_until = sample.taken_at + SAMPLE_FRESH_S if known else -math.inf
+
+    def failed(self, now: float, *, certain: bool) -> None:
+        """Note a failure. While it is suspect, more of them are one burst.
+
+        Args:
+            now: Seconds.
+            certain: It could not be reached or stayed silent. Otherwise an answer went wrong, which may have been the
+                request's own fault: that makes it suspect only from the second in a row on.
+        """
+        if self.is_suspect(now):
+            return
         self.failures += 1
-        self.suspect_until = now + min(SUSPECT_MAX_S, SUSPECT_FIRST_S * 2 ** min(self.failures - 1, 10))
+        steps = self.failures - 1 if certain else self.failures - 2
+        if steps >= 0:
+            self.suspect_until = now + min(SUSPECT_MAX_S, SUSPECT_FIRST_S * 2 ** min(steps, 10))
 
     def succeeded(self) -> None:
-        """Note that it answered."""
+        """Note that it answered well."""
         if self.failures:
             self.failures = 0
             self.suspect_until = -math.inf
@@ -170,11 +214,7 @@ class Fleet:
         """
         self.weights = weights
         self.engines = {name: Engine(name, ranks) for name, ranks in engines.items()}
-        self._replicas = {
-            ReplicaId(engine.name, rank): Replica(ReplicaId(engine.name, rank), engine)
-            for engine in self.engines.values()
-            for rank in range(engine.ranks)
-        }
+        self._replicas = {replica.id: replica for engine in self.engines.values() for replica in engine.replicas}
         self.ready: tuple[Replica, ...] = ()
         """Replicas in state ``ready``, in the order of their ids; replaced whole when one changes."""
         self.kv_known = False
@@ -182,7 +222,7 @@ class Fleet:
         self.held_known = False
         """Whether every replica reports its KV capacity; else held context is left out for all."""
         self.live_conversations = 0
-        """Live ones homed anywhere."""
+        """Live ones homed on ready replicas."""
         self._assignments = 0
         self._decay_from = 0.0
         self._suspect_until = -math.inf
@@ -208,34 +248,37 @@ class Fleet:
         return self._replicas.get(replica)
 
     def changed(self) -> None:
-        """A replica's state, capacity, sample or ramp changed."""
-        self.ready = tuple(replica for replica in self._replicas.values() if replica.is_ready)
+        """A replica's state, capacity or ramp changed."""
+        self.ready = tuple(replica for replica in self if replica.is_ready)
+        self.live_conversations = sum(replica.conversations for replica in self.ready)
         self._refresh_at = -math.inf
 
-    def sampled(self) -> None:
+    def sampled(self, replica: Replica, sample: ReplicaSample, now: float) -> None:
         """A new scrape arrived."""
-        self._refresh_at = -math.inf
+        replica.sampled(sample)
+        if self.kv_known and replica.kv_fresh_until >= now:
+            self._derive(replica, now)
+        else:
+            self._refresh_at = -math.inf
 
-    def unrouted(self, engine: Engine, change: int) -> None:
+    def unrouted(self, engine: Engine, change: int, now: float) -> None:
         """Requests without a rank went to an engine, or ended there; they count evenly for its replicas."""
         engine.unrouted_in_flight += change
-        self._refresh_at = -math.inf
+        for replica in engine.replicas:
+            self._derive(replica, now)
 
     def refresh(self, now: float) -> None:
         """Bring ``standing`` and ``decaying`` of all replicas up to date, before they are compared."""
         if now < self._refresh_at:
             return
         self.held_known = all(replica.capacity.kv_cache_tokens for replica in self)
-        fresh_until = min((_fresh_until(replica) for replica in self.ready), default=-math.inf)
+        fresh_until = min((replica.kv_fresh_until for replica in self.ready), default=-math.inf)
         self.kv_known = now <= fresh_until
-        ramping = False
+        self._refresh_at = math.nextafter(fresh_until, math.inf) if self.kv_known else math.inf
         for replica in self:
             self._derive(replica, now)
-            ramping = ramping or replica.ramp(now) > 0.0
-        if ramping:
-            self._refresh_at = now
-        else:
-            self._refresh_at = math.nextafter(fresh_until, math.inf) if self.kv_known else math.inf
+            if replica.ramp(now) > 0.0:
+                self._refresh_at = min(self._refresh_at, now + RAMP_STEP_S)
 
     def _derive(self, replica: Replica, now: float) -> None:
         weights, engine, capacity = self.weights, replica.engine, replica.capacity.kv_cache_tokens
@@ -266,18 +309,18 @@ class Fleet:
 
     def cache_lost(self, replica: Replica) -> None:
         """Its cache is empty: no conversation is at home there any more."""
-        self.live_conversations -= replica.conversations
         replica.epoch += 1
+        replica.engine.runs += 1
         replica.conversations = 0
         replica.resident_tokens = 0
         replica.open_tokens = 0
         replica.warm_scaled = 0.0
         replica.warm_tokens_scaled = 0.0
-        self._refresh_at = -math.inf
+        self.changed()
 
-    def failed(self, replica: Replica, now: float) -> None:
-        """A request could not be served there."""
-        replica.failed(now)
+    def failed(self, replica: Replica, now: float, *, certain: bool) -> None:
+        """Note a failure there (see ``Replica.failed``)."""
+        replica.failed(now, certain=certain)
         self._suspect_until = max(self._suspect_until, replica.suspect_until)
 
     def decay(self, now: float) -> float:
@@ -289,15 +332,18 @@ class Fleet:
     def _rebase(self, now: float) -> None:
         """Move the sums' reference time, well before they overflow."""
         factor = math.exp((self._decay_from - now) / WARM_S)
+        self._decay_from = now
         for replica in self:
             replica.warm_scaled *= factor
             replica.warm_tokens_scaled *= factor
-            replica.decaying *= factor
-        self._decay_from = now
+            if replica.warm_scaled < _TRACE:
+                replica.warm_scaled = replica.warm_tokens_scaled = 0.0
+            self._derive(replica, now)
 
     def hold(self, replica: Replica, sign: int, tokens: int) -> None:
         """A live conversation of ``tokens`` context is (+1), or is no longer (-1), at home on ``replica``."""
-        self.live_conversations += sign
+        if replica.is_ready:
+            self.live_conversations += sign
         replica.conversations += sign
         replica.resident_tokens += sign * tokens
 
@@ -324,11 +370,3 @@ class Fleet:
         if known:
             return max(1, min(known) // 4), "auto"
         return DEFAULT_SPILL_THRESHOLD, "default"
-
-
-def _fresh_until(replica: Replica) -> float:
-    """Until when the replica's KV use may be used."""
-    sample = replica.sample
-    if sample is None or sample.kv_used_ratio is None:
-        return -math.inf
-    return sample.taken_at + SAMPLE_FRESH_S

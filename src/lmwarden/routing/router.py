@@ -19,7 +19,7 @@ from lmwarden.routing.deciding import Decider
 from lmwarden.routing.engine_balancer import BalancerVersion
 from lmwarden.routing.explain import Choice, explanation
 from lmwarden.routing.placement import handicap
-from lmwarden.routing.replicas import DEFAULT_WEIGHTS, Fleet, Weights
+from lmwarden.routing.replicas import DEFAULT_WEIGHTS, Fleet, Replica, Weights
 from lmwarden.routing.view import replica_view
 from lmwarden.types import (
     Action,
@@ -34,7 +34,6 @@ from lmwarden.types import (
     ReplicaCapacity,
     ReplicaId,
     ReplicaSample,
-    ReplicaState,
     RouterView,
     RoutingRequest,
     RoutingSettings,
@@ -52,7 +51,7 @@ RETRY_AFTER_S = 5
 class _Open:
     """One open ticket: a reservation and what led to it."""
 
-    __slots__ = ("choice", "conversation", "key", "request", "retried")
+    __slots__ = ("choice", "conversation", "key", "request", "retried", "run")
 
     def __init__(self, request: RoutingRequest, key: ConversationKey | None, choice: Choice) -> None:
         self.request = request
@@ -61,6 +60,8 @@ class _Open:
         self.conversation: Conversation | None = None
         self.choice = choice
         self.retried = False
+        self.run = 0
+        """Of the engine that it was sent to: what an earlier run did is not this one's fault."""
 
 
 class Router:
@@ -111,7 +112,7 @@ class Router:
                 conversation = self._table.add(entry.key, now)
                 conversation.opening = request.opening
             self._begin_turn(entry, conversation, now)
-        self._reserve(choice)
+        self._reserve(entry, now)
         return ticket, (Dispatch(ticket, choice.replica_id, choice.engine.name, choice.decision),)
 
     def failed_before_response(self, ticket: Ticket, now: float) -> Sequence[Action]:
@@ -120,37 +121,38 @@ class Router:
         if entry is None:
             return ()
         failed = entry.choice
-        for replica in self._fleet:
-            if replica.engine is failed.engine:
-                self._fleet.failed(replica, now)
+        if entry.run == failed.engine.runs:
+            for replica in failed.engine.replicas:
+                self._fleet.failed(replica, now, certain=True)
         if entry.retried:
             return self._give_up(ticket, entry, RefuseReason.RETRY_EXHAUSTED, now)
         choice = self._decider.decide_again(entry.request, entry.conversation, failed, now)
-        if choice.replica is not None and choice.replica.state is ReplicaState.DOWN:
-            return self._give_up(ticket, entry, RefuseReason.NO_REPLICA, now)
+        if isinstance(choice, RefuseReason):
+            return self._give_up(ticket, entry, choice, now)
         entry.retried = True
-        self._release(failed)
+        self._release(failed, now)
         entry.choice = choice
         if entry.conversation is not None:
             self._table.detach(entry.conversation)
-            self._bind(entry.conversation, choice)
+            self._bind(entry, entry.conversation)
             self._table.attach(entry.conversation)
-        self._reserve(choice)
+        self._reserve(entry, now)
         return (Dispatch(ticket, choice.replica_id, choice.engine.name, choice.decision),)
 
     def first_byte(self, ticket: Ticket, now: float) -> None:
-        """See ``RouterContract``."""
-        entry = self._open.get(ticket)
-        if entry is not None and entry.choice.replica is not None:
-            entry.choice.replica.succeeded()
+        """See ``RouterContract``. This router learns only from how requests end."""
 
     def finished(self, ticket: Ticket, outcome: Outcome, usage: Usage | None, now: float) -> Sequence[Action]:
         """See ``RouterContract``."""
         entry = self._open.get(ticket)
         if entry is not None:
-            if outcome is Outcome.TIMEOUT and entry.choice.replica is not None:
-                self._fleet.failed(entry.choice.replica, now)
-            self._end_reservation(entry.choice)
+            replica = entry.choice.replica
+            if replica is not None and entry.run == replica.engine.runs:
+                if outcome in (Outcome.OK, Outcome.CLIENT_ERROR):
+                    replica.succeeded()
+                elif outcome in (Outcome.TIMEOUT, Outcome.FAILED):
+                    self._fleet.failed(replica, now, certain=outcome is Outcome.TIMEOUT)
+            self._end_reservation(entry.choice, now)
             self._close(ticket, entry, usage, now)
         return ()
 
@@ -158,12 +160,14 @@ class Router:
         """See ``RouterContract``."""
         entry = self._open.get(ticket)
         if entry is not None:
-            self._end_reservation(entry.choice)
+            self._end_reservation(entry.choice, now)
             self._close(ticket, entry, None, now)
         return ()
 
     def wants_opening(self, conversation: ConversationKey) -> bool:
         """See ``RouterContract``: unknown ids (forks), young ones and overlapping turns (shared constants)."""
+        if not self._settings.affinity:
+            return False
         known = self._table.get(conversation)
         return known is None or known.shared or known.in_flight > 0 or known.turns < OPENING_TURNS
 
@@ -173,9 +177,7 @@ class Router:
         """See ``RouterContract``."""
         state = self._fleet.get(replica)
         if state is not None:
-            state.sample = sample
-            state.kv_used_ratio = sample.kv_used_ratio or 0.0
-            self._fleet.sampled()
+            self._fleet.sampled(state, sample, now)
 
     def replica_up(self, replica: ReplicaId, capacity: ReplicaCapacity, boot_id: str, now: float) -> Sequence[Action]:
         """See ``RouterContract``.
@@ -184,37 +186,40 @@ class Router:
             KeyError: the model has no such replica.
         """
         state = self._fleet[replica]
-        empty = boot_id != state.boot_id
-        if empty and state.boot_id:
-            self._fleet.cache_lost(state)
-        state.boot_id = boot_id
+        if boot_id != state.boot_id:
+            if state.boot_id:
+                self._fleet.cache_lost(state)
+            state.boot_id = boot_id
+            state.ramp_due = True
         state.capacity = capacity
         state.succeeded()
-        if state.state is not ReplicaState.DRAINING:
-            state.state = ReplicaState.READY
-        self._fleet.changed()
-        if empty:
-            state.ramp_from, state.ramp_started = handicap(state, self._fleet, now), now
-            self._fleet.changed()
+        state.up = True
+        self._became_ready(state, now)
         self._update_threshold()
         return ()
 
     def replica_down(self, replica: ReplicaId, now: float) -> Sequence[Action]:
         """See ``RouterContract``."""
-        self._fleet[replica].state = ReplicaState.DOWN
+        self._fleet[replica].up = False
         self._fleet.changed()
         return ()
 
     def drain(self, replica: ReplicaId, now: float) -> None:
-        """See ``RouterContract``."""
-        if self._fleet[replica].is_ready:
-            self._fleet[replica].state = ReplicaState.DRAINING
-            self._fleet.changed()
+        """See ``RouterContract``. Holds until ``undrain``, over restarts of the engine too."""
+        self._fleet[replica].draining = True
+        self._fleet.changed()
 
     def undrain(self, replica: ReplicaId, now: float) -> None:
         """See ``RouterContract``."""
-        if self._fleet[replica].state is ReplicaState.DRAINING:
-            self._fleet[replica].state = ReplicaState.READY
+        state = self._fleet[replica]
+        state.draining = False
+        self._became_ready(state, now)
+
+    def _became_ready(self, state: Replica, now: float) -> None:
+        self._fleet.changed()
+        if state.is_ready and state.ramp_due:
+            state.ramp_from, state.ramp_started = handicap(state, self._fleet, now), now
+            state.ramp_due = False
             self._fleet.changed()
 
     # The rest of the contract
@@ -266,6 +271,8 @@ class Router:
         for home in homes:
             replica = self._fleet.get(home.replica)
             if replica is None or boot_ids.get(home.replica) != home.boot_id:
+                continue
+            if replica.boot_id not in ("", home.boot_id):
                 continue
             if self._table.get(home.conversation) is not None:
                 continue
@@ -323,8 +330,9 @@ class Router:
             return request
         if not conversation.shared:
             conversation.note_opening(request.opening)
-        if not conversation.shared:
+        if not conversation.shared or request.opening == conversation.base_opening:
             return request
+        # The entry of the base carries the mark: it must not be forgotten before the others.
         self._table.detach(conversation)
         self._table.touch(request.conversation, conversation, now)
         self._table.attach(conversation)
@@ -332,34 +340,39 @@ class Router:
         # Not as a fork: its prefix is where all the others' are, and that is to end.
         return msgspec.structs.replace(request, conversation=key, resumed=False)
 
-    def _reserve(self, choice: Choice) -> None:
+    def _reserve(self, entry: _Open, now: float) -> None:
+        choice = entry.choice
+        entry.run = choice.engine.runs
         self._decisions[choice.decision] += 1
         replica = choice.replica
         if replica is None:
-            self._fleet.unrouted(choice.engine, +1)
+            self._fleet.unrouted(choice.engine, +1, now)
             return
         replica.in_flight += 1
         replica.decisions[choice.decision] += 1
         if choice.decision not in (Decision.STICKY, Decision.CLIENT_PINNED):
             self._fleet.assigned(replica)
 
-    def _release(self, choice: Choice) -> None:
+    def _release(self, choice: Choice, now: float) -> None:
         """Undo a reservation that moves elsewhere: only the final decision is counted."""
         self._decisions[choice.decision] -= 1
         if choice.replica is not None:
             choice.replica.decisions[choice.decision] -= 1
-        self._end_reservation(choice)
+        self._end_reservation(choice, now)
 
-    def _end_reservation(self, choice: Choice) -> None:
+    def _end_reservation(self, choice: Choice, now: float) -> None:
         if choice.replica is None:
-            self._fleet.unrouted(choice.engine, -1)
+            self._fleet.unrouted(choice.engine, -1, now)
         else:
             choice.replica.in_flight -= 1
 
     def _give_up(self, ticket: Ticket, entry: _Open, reason: RefuseReason, now: float) -> Sequence[Action]:
         self._refused += 1
-        self._release(entry.choice)
+        self._release(entry.choice, now)
         self._close(ticket, entry, None, now)
+        conversation = entry.conversation
+        if conversation is not None and conversation.turns == 1 and entry.key is not None:
+            self._table.remove(entry.key, conversation)  # it never had a turn
         return (Refuse(ticket, reason, RETRY_AFTER_S),)
 
     def _begin_turn(self, entry: _Open, conversation: Conversation, now: float) -> None:
@@ -369,20 +382,23 @@ class Router:
         self._table.touch(entry.key, conversation, now)
         conversation.turns += 1
         conversation.in_flight += 1
-        self._bind(conversation, entry.choice)
+        if entry.request.opening is None:
+            conversation.opening = None  # not looked at any more: an old one must not be compared with a later one
+        self._bind(entry, conversation)
         self._table.attach(conversation)
-        assert conversation.home is not None
-        self._decider.kin.remember(conversation.opening, entry.request.parent, conversation.home)
 
-    def _bind(self, conversation: Conversation, choice: Choice) -> None:
-        replica = choice.replica
+    def _bind(self, entry: _Open, conversation: Conversation) -> None:
+        """Carry a choice over to its conversation. Only while detached."""
+        replica, decision = entry.choice.replica, entry.choice.decision
         assert replica is not None
-        if choice.decision is Decision.SPILLED:
+        if decision is Decision.SPILLED:
             conversation.spill_to(replica)
-        elif choice.decision is Decision.STICKY:
+        elif decision is Decision.STICKY:
             conversation.spilled = False
         else:
             conversation.bind(replica)
+        assert conversation.home is not None
+        self._decider.kin.remember(conversation.opening, entry.request.parent, conversation.home)
 
     def _close(self, ticket: Ticket, entry: _Open, usage: Usage | None, now: float) -> None:
         """Close a ticket whose reservation has ended; nothing can release it again."""

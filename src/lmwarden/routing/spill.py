@@ -6,7 +6,8 @@ switch affinity off for everybody.
 
 A spill does not rebind. It remembers the *second home* and prefers it next time, so that a conversation warms
 two caches and not all of them. It goes back with hysteresis: a conversation whose last turn was spilled returns
-when its home has come down to three quarters of the threshold, so that it does not swing at the edge.
+when its home has come down to three quarters of the threshold, so that it does not swing at the edge. In between it
+goes to its second home or to its home, never to a third cache.
 
 A home that failed or stayed silent a moment ago (*suspect*) is left too, until the suspicion is over.
 
@@ -22,7 +23,10 @@ Worked example, threshold 8, home e0/1:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lmwarden.routing.conversations import Conversation
+from lmwarden.routing.explain import Why
 from lmwarden.routing.placement import Comparison, compare
 from lmwarden.routing.replicas import Fleet, Replica
 
@@ -32,34 +36,43 @@ def return_level(threshold: int) -> int:
     return max(0, threshold - max(1, threshold // 4))
 
 
-def spill_limit(conversation: Conversation, threshold: int) -> int:
-    """Requests in flight at home above which this conversation's turn leaves."""
-    return return_level(threshold) if conversation.spilled else threshold
-
-
 def spill_target(
     conversation: Conversation, home: Replica, threshold: int, fleet: Fleet, now: float
-) -> tuple[Replica | None, Comparison | None]:
-    """Where the turn goes instead of home (None: it stays), and what was compared."""
+) -> tuple[Replica | None, Why, Comparison | None]:
+    """Where the turn goes instead of home (None: it stays), why, and what was compared."""
     suspect = home.is_suspect(now)
-    if not suspect and home.in_flight <= spill_limit(conversation, threshold):
-        return None, None
+    above = home.in_flight > threshold
+    if not suspect and not above:
+        if not conversation.spilled or home.in_flight <= return_level(threshold):
+            return None, Why.NOT_ABOVE, None
+        second = _second_home(conversation, home, threshold, fleet.usable(now))
+        return (None, Why.NOT_ABOVE, None) if second is None else (second, Why.NOT_YET_BACK, None)
     others = [
         replica
         for replica in fleet.usable(now)
-        if replica is not home and (suspect or replica.in_flight < home.in_flight)
+        if replica is not home and (replica.in_flight < home.in_flight or (suspect and not replica.is_suspect(now)))
     ]
-    if suspect:
-        others = [replica for replica in others if not replica.is_suspect(now)]
     if not others:
-        return None, None
+        return None, Why.NO_OTHER, None
+    why = Why.ABOVE if above else Why.SUSPECT
+    second = _second_home(conversation, home, threshold, others)
+    if second is not None:
+        return second, why, None
+    compared = compare(others, fleet, now)
+    return compared.least, why, compared
+
+
+def _second_home(
+    conversation: Conversation, home: Replica, threshold: int, candidates: Sequence[Replica]
+) -> Replica | None:
+    """The second home if its cache is still the one that was warmed and it is no worse off than the home."""
     second = conversation.second
     if (
         second is not None
-        and second in others
         and second.epoch == conversation.second_epoch
         and second.in_flight <= threshold
+        and (second.in_flight < home.in_flight or home not in candidates)
+        and second in candidates
     ):
-        return second, None
-    compared = compare(others, fleet, now)
-    return compared.least, compared
+        return second
+    return None
