@@ -24,7 +24,7 @@ def fleet_of(ranks: int, weights: Weights = Weights()) -> Fleet:  # noqa: B008
 def test_the_worked_example_of_the_docstring() -> None:
     fleet = fleet_of(4, Weights(warm=1.0, live=0.5, kv=0.5, held=1.0))
     now = 100.0
-    numbers = [(2, 1.2, 6, 0.55), (3, 0.1, 5, 0.70), (2, 0.9, 5, 0.50), (3, 0.4, 4, 0.60)]
+    numbers = [(2, 1.2, 6, 0.56), (3, 0.1, 5, 0.70), (2, 0.9, 5, 0.50), (3, 0.4, 4, 0.60)]
     for replica, (in_flight, warm, live, kv_used) in zip(fleet, numbers, strict=True):
         replica.in_flight = in_flight
         for _ in range(live):

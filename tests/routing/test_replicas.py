@@ -61,6 +61,15 @@ def test_warm_conversations_decay_at_one_rate_however_long_nobody_looks() -> Non
     assert fleet.decay(9010.0) * replica.warm_tokens_scaled == pytest.approx(100.0 * math.exp(-1))
 
 
+def test_a_trace_of_what_was_warm_is_dropped_but_not_what_is() -> None:
+    fleet = Fleet({"e0": 2}, seed=0)
+    old, young = fleet
+    fleet.hold_idle(old, 1.0, 100.0, idle_since=0.0)
+    fleet.hold_idle(young, 1.0, 100.0, idle_since=60.0)
+    assert fleet.decay(71.0) * old.warm_scaled == 0.0
+    assert fleet.decay(71.0) * young.warm_scaled == pytest.approx(math.exp(-1.1))
+
+
 def test_usable_besides_an_engine() -> None:
     fleet = Fleet({"e0": 1, "e1": 1}, seed=0)
     for replica in fleet:

@@ -174,7 +174,7 @@ class ConversationTable:
         tokens = conversation.context_tokens
         self._fleet.hold(home, sign, tokens)
         if conversation.in_flight:
-            self._fleet.hold_open(home, sign * tokens, conversation.last_used)
+            self._fleet.hold_open(home, sign * tokens)
         else:
             weight = sign * conversation.idle_weight
             self._fleet.hold_idle(home, weight, weight * tokens, conversation.last_used)

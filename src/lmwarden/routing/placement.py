@@ -19,7 +19,7 @@ Worked example. Four replicas, no ramp, no KV capacity reported, KV use fresh, K
 conversations 6, 5, 5, 4, so their mean is 5:
 
     replica   in flight   warm   live         kv used    score
-    e0/0          2        1.2   6 -> 0.60      0.55      4.08
+    e0/0          2        1.2   6 -> 0.60      0.56      4.08
     e0/1          3        0.1   5 -> 0.50      0.70      3.95
     e0/2          2        0.9   5 -> 0.50      0.50      3.65   <- the new conversation
     e0/3          3        0.4   4 -> 0.40      0.60      4.10

@@ -100,6 +100,7 @@ class Replica:
         "ramp_started",
         "resident_tokens",
         "sample",
+        "stale",
         "standing",
         "suspect_until",
         "up",
@@ -140,6 +141,8 @@ class Replica:
         self.suspect_until = -math.inf
         self.failures = 0
         """Failures in a row."""
+        self.stale = False
+        """The next two must be derived anew."""
         self.standing = 0.0
         self.decaying = 0.0
         """Two parts of the placement sum that ``Fleet`` derives from the numbers above: one that stands, and one to
@@ -223,6 +226,7 @@ class Fleet:
         """Whether every replica reports its KV capacity; else held context is left out for all."""
         self.live_conversations = 0
         """Live ones homed on ready replicas."""
+        self._stale: list[Replica] = []
         self._assignments = 0
         self._decay_from = 0.0
         self._suspect_until = -math.inf
@@ -257,20 +261,30 @@ class Fleet:
         """A new scrape arrived."""
         replica.sampled(sample)
         if self.kv_known and replica.kv_fresh_until >= now:
-            self._derive(replica, now)
+            self._outdate(replica)
         else:
             self._refresh_at = -math.inf
 
-    def unrouted(self, engine: Engine, change: int, now: float) -> None:
+    def unrouted(self, engine: Engine, change: int) -> None:
         """Requests without a rank went to an engine, or ended there; they count evenly for its replicas."""
         engine.unrouted_in_flight += change
         for replica in engine.replicas:
-            self._derive(replica, now)
+            self._outdate(replica)
+
+    def _outdate(self, replica: Replica) -> None:
+        # Deriving waits until replicas are compared: most turns are sticky and compare none.
+        if not replica.stale:
+            replica.stale = True
+            self._stale.append(replica)
 
     def refresh(self, now: float) -> None:
         """Bring ``standing`` and ``decaying`` of all replicas up to date, before they are compared."""
         if now < self._refresh_at:
+            for replica in self._stale:
+                self._derive(replica, now)
+            self._stale.clear()
             return
+        self._stale.clear()
         self.held_known = all(replica.capacity.kv_cache_tokens for replica in self)
         fresh_until = min((replica.kv_fresh_until for replica in self.ready), default=-math.inf)
         self.kv_known = now <= fresh_until
@@ -287,6 +301,7 @@ class Fleet:
         unrouted = engine.unrouted_in_flight / engine.ranks
         replica.standing = kv_used + held * replica.open_tokens + unrouted + replica.ramp(now)
         replica.decaying = weights.warm * replica.warm_scaled + held * replica.warm_tokens_scaled
+        replica.stale = False
 
     def assigned(self, replica: Replica) -> None:
         """Note a placement there, for breaking ties."""
@@ -338,7 +353,7 @@ class Fleet:
             replica.warm_tokens_scaled *= factor
             if replica.warm_scaled < _TRACE:
                 replica.warm_scaled = replica.warm_tokens_scaled = 0.0
-            self._derive(replica, now)
+            self._outdate(replica)
 
     def hold(self, replica: Replica, sign: int, tokens: int) -> None:
         """A live conversation of ``tokens`` context is (+1), or is no longer (-1), at home on ``replica``."""
@@ -347,10 +362,10 @@ class Fleet:
         replica.conversations += sign
         replica.resident_tokens += sign * tokens
 
-    def hold_open(self, replica: Replica, tokens: int, now: float) -> None:
+    def hold_open(self, replica: Replica, tokens: int) -> None:
         """Add (negative: take away) the context of one that has a request in flight."""
         replica.open_tokens += tokens
-        self._derive(replica, now)
+        self._outdate(replica)
 
     def hold_idle(self, replica: Replica, weight: float, tokens: float, idle_since: float) -> None:
         """Add (negative: take away) one that is idle since ``idle_since``, with its weight and weighted context."""
@@ -360,7 +375,7 @@ class Fleet:
         # Rounding may leave a trace below 0 when the last one goes.
         replica.warm_scaled = max(0.0, replica.warm_scaled + weight * scale)
         replica.warm_tokens_scaled = max(0.0, replica.warm_tokens_scaled + tokens * scale)
-        self._derive(replica, idle_since)
+        self._outdate(replica)
 
     def spill_threshold(self, setting: int | None) -> tuple[int, str]:
         """The threshold in requests in flight, and where it comes from: set, auto or default."""

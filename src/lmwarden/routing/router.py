@@ -112,7 +112,7 @@ class Router:
                 conversation = self._table.add(entry.key, now)
                 conversation.opening = request.opening
             self._begin_turn(entry, conversation, now)
-        self._reserve(entry, now)
+        self._reserve(entry)
         return ticket, (Dispatch(ticket, choice.replica_id, choice.engine.name, choice.decision),)
 
     def failed_before_response(self, ticket: Ticket, now: float) -> Sequence[Action]:
@@ -130,13 +130,13 @@ class Router:
         if isinstance(choice, RefuseReason):
             return self._give_up(ticket, entry, choice, now)
         entry.retried = True
-        self._release(failed, now)
+        self._release(failed)
         entry.choice = choice
         if entry.conversation is not None:
             self._table.detach(entry.conversation)
             self._bind(entry, entry.conversation)
             self._table.attach(entry.conversation)
-        self._reserve(entry, now)
+        self._reserve(entry)
         return (Dispatch(ticket, choice.replica_id, choice.engine.name, choice.decision),)
 
     def first_byte(self, ticket: Ticket, now: float) -> None:
@@ -152,7 +152,7 @@ class Router:
                     replica.succeeded()
                 elif outcome in (Outcome.TIMEOUT, Outcome.FAILED):
                     self._fleet.failed(replica, now, certain=outcome is Outcome.TIMEOUT)
-            self._end_reservation(entry.choice, now)
+            self._end_reservation(entry.choice)
             self._close(ticket, entry, usage, now)
         return ()
 
@@ -160,7 +160,7 @@ class Router:
         """See ``RouterContract``."""
         entry = self._open.get(ticket)
         if entry is not None:
-            self._end_reservation(entry.choice, now)
+            self._end_reservation(entry.choice)
             self._close(ticket, entry, None, now)
         return ()
 
@@ -340,35 +340,35 @@ class Router:
         # Not as a fork: its prefix is where all the others' are, and that is to end.
         return msgspec.structs.replace(request, conversation=key, resumed=False)
 
-    def _reserve(self, entry: _Open, now: float) -> None:
+    def _reserve(self, entry: _Open) -> None:
         choice = entry.choice
         entry.run = choice.engine.runs
         self._decisions[choice.decision] += 1
         replica = choice.replica
         if replica is None:
-            self._fleet.unrouted(choice.engine, +1, now)
+            self._fleet.unrouted(choice.engine, +1)
             return
         replica.in_flight += 1
         replica.decisions[choice.decision] += 1
         if choice.decision not in (Decision.STICKY, Decision.CLIENT_PINNED):
             self._fleet.assigned(replica)
 
-    def _release(self, choice: Choice, now: float) -> None:
+    def _release(self, choice: Choice) -> None:
         """Undo a reservation that moves elsewhere: only the final decision is counted."""
         self._decisions[choice.decision] -= 1
         if choice.replica is not None:
             choice.replica.decisions[choice.decision] -= 1
-        self._end_reservation(choice, now)
+        self._end_reservation(choice)
 
-    def _end_reservation(self, choice: Choice, now: float) -> None:
+    def _end_reservation(self, choice: Choice) -> None:
         if choice.replica is None:
-            self._fleet.unrouted(choice.engine, -1, now)
+            self._fleet.unrouted(choice.engine, -1)
         else:
             choice.replica.in_flight -= 1
 
     def _give_up(self, ticket: Ticket, entry: _Open, reason: RefuseReason, now: float) -> Sequence[Action]:
         self._refused += 1
-        self._release(entry.choice, now)
+        self._release(entry.choice)
         self._close(ticket, entry, None, now)
         conversation = entry.conversation
         if conversation is not None and conversation.turns == 1 and entry.key is not None:
