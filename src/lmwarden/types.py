@@ -68,6 +68,8 @@ class Decision(StrEnum):
     UNROUTED = "unrouted"
     """No rank chosen by us: affinity is off, or the endpoint ignores a rank."""
 
+    __hash__ = str.__hash__  # Enum's is a Python function, and decisions are counted on the hot path
+
 
 class Outcome(StrEnum):
     """How a dispatched request ended."""

@@ -80,7 +80,7 @@ def test_work_per_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(12):
         driver.turn(f"c{number}")
     driver.later(60.0)
-    assert driver.router._table.next_expiry() is not None
+    assert driver.router.next_deadline() is not None
     driver.later(0.0)
     assert driver.view.conversations == 0
     for number in range(12):

@@ -12,7 +12,8 @@ Eviction takes the oldest of ``fresh`` while they are more than half of the tabl
 came back is dropped when it stops being live.
 
 What a live conversation adds to its home's sums (see replicas.py) depends on its fields alone; so every change
-of them goes ``detach``, change, ``attach``.
+of them goes ``detach``, change, ``attach``. ``resume`` and ``end_turn`` are that for the usual case, a turn at home,
+and only touch the sums that change.
 """
 
 from __future__ import annotations
@@ -134,6 +135,8 @@ class ConversationTable:
         self._fresh: OrderedDict[ConversationKey, Conversation] = OrderedDict()
         self._established: OrderedDict[ConversationKey, Conversation] = OrderedDict()
         self._dormant: OrderedDict[ConversationKey, Conversation] = OrderedDict()
+        self.next_expiry: float | None = None
+        """When ``expire`` has something to do at the earliest; None: nothing is live."""
 
     def __len__(self) -> int:
         return len(self._fresh) + len(self._established) + len(self._dormant)
@@ -187,11 +190,43 @@ class ConversationTable:
             self._established[key] = order.pop(key)
         conversation.live = True
         conversation.last_used = now
+        if self.next_expiry is None:
+            self.next_expiry = now + self.live_s
 
-    def ended(self, key: ConversationKey, conversation: Conversation, now: float) -> None:
-        """A turn of it ended now. Only while detached."""
-        self._order_of(key).move_to_end(key)
+    def resume(self, key: ConversationKey, conversation: Conversation, now: float) -> None:
+        """A turn begins and its home stays: what was idle there is in use."""
+        home = conversation.home
+        if home is not None and not conversation.in_flight and conversation.live and home.epoch == conversation.epoch:
+            weight, tokens = conversation.idle_weight, conversation.context_tokens
+            self._fleet.hold_idle(home, -weight, -weight * tokens, conversation.last_used)
+            self._fleet.hold_open(home, tokens)
+            conversation.in_flight = 1
+            self.touch(key, conversation, now)
+            return
+        self.detach(conversation)
+        conversation.in_flight += 1
+        self.touch(key, conversation, now)
+        self.attach(conversation)
+
+    def end_turn(
+        self, key: ConversationKey, conversation: Conversation, context_tokens: int, returns: bool, now: float
+    ) -> None:
+        """A turn ended: it may be idle now, with another context."""
+        home, before = conversation.home, conversation.context_tokens
+        conversation.in_flight -= 1
+        conversation.context_tokens = context_tokens
+        conversation.returns = returns
         conversation.last_used = now
+        self._order_of(key).move_to_end(key)
+        if home is None or home.epoch != conversation.epoch or not conversation.live:
+            return
+        home.resident_tokens += context_tokens - before
+        if conversation.in_flight:
+            self._fleet.hold_open(home, context_tokens - before)
+        else:
+            weight = conversation.idle_weight
+            self._fleet.hold_open(home, -before)
+            self._fleet.hold_idle(home, weight, weight * context_tokens, now)
 
     def remove(self, key: ConversationKey, conversation: Conversation) -> None:
         """Forget one that is not in use."""
@@ -217,11 +252,8 @@ class ConversationTable:
                 del order[key]
                 if order is self._established:
                     self._dormant[key] = conversation
-
-    def next_expiry(self) -> float | None:
-        """When the next live conversation stops being live, if none is used again."""
         oldest = [next(iter(order.values())).last_used for order in (self._fresh, self._established) if order]
-        return min(oldest) + self.live_s if oldest else None
+        self.next_expiry = min(oldest) + self.live_s if oldest else None
 
     def _order_of(self, key: ConversationKey) -> OrderedDict[ConversationKey, Conversation]:
         for order in (self._established, self._fresh):

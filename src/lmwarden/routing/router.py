@@ -48,6 +48,10 @@ RETRY_AFTER_S = 5
 """What a refused client is told to wait, in seconds."""
 
 
+_AT_HOME = frozenset({Decision.STICKY, Decision.SPILLED})
+"""Decisions that leave the home where it is."""
+
+
 class _Open:
     """One open ticket: a reservation and what led to it."""
 
@@ -229,6 +233,7 @@ class Router:
         self._settings = settings
         self._table.max_conversations = settings.max_conversations
         self._table.live_s = settings.live_s
+        self._table.expire(now)
         self._decider.settings = settings
         self._update_threshold()
         return ()
@@ -240,7 +245,7 @@ class Router:
 
     def next_deadline(self) -> float | None:
         """See ``RouterContract``."""
-        return self._table.next_expiry()
+        return self._table.next_expiry
 
     def export_homes(self) -> list[Home]:
         """What should survive a restart of the warden: every bound conversation whose home's cache is alive."""
@@ -378,17 +383,21 @@ class Router:
     def _begin_turn(self, entry: _Open, conversation: Conversation, now: float) -> None:
         assert entry.key is not None
         entry.conversation = conversation
-        self._table.detach(conversation)
-        self._table.touch(entry.key, conversation, now)
-        conversation.turns += 1
-        conversation.in_flight += 1
         if entry.request.opening is None:
             conversation.opening = None  # not looked at any more: an old one must not be compared with a later one
-        self._bind(entry, conversation)
-        self._table.attach(conversation)
+        if entry.choice.decision in _AT_HOME:
+            self._table.resume(entry.key, conversation, now)
+            self._bind(entry, conversation)
+        else:
+            self._table.detach(conversation)
+            self._table.touch(entry.key, conversation, now)
+            conversation.in_flight += 1
+            self._bind(entry, conversation)
+            self._table.attach(conversation)
+        conversation.turns += 1
 
     def _bind(self, entry: _Open, conversation: Conversation) -> None:
-        """Carry a choice over to its conversation. Only while detached."""
+        """Carry a choice over to its conversation; while detached, if that moves its home."""
         replica, decision = entry.choice.replica, entry.choice.decision
         assert replica is not None
         if decision is Decision.SPILLED:
@@ -407,10 +416,8 @@ class Router:
         if conversation is None:
             return
         assert entry.key is not None
-        self._table.detach(conversation)
-        conversation.in_flight -= 1
-        self._table.ended(entry.key, conversation, now)
+        context_tokens, returns = conversation.context_tokens, conversation.returns
         if usage is not None and usage.prompt_tokens is not None:
-            conversation.context_tokens = usage.prompt_tokens + (usage.completion_tokens or 0)
-            conversation.returns = usage.finish_reason in ("tool_calls", "tool_use")
-        self._table.attach(conversation)
+            context_tokens = usage.prompt_tokens + (usage.completion_tokens or 0)
+            returns = usage.finish_reason in ("tool_calls", "tool_use")
+        self._table.end_turn(entry.key, conversation, context_tokens, returns, now)
