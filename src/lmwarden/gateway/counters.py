@@ -63,7 +63,9 @@ class ModelCounters:
         self.completion_tokens = 0
         self.usage_rows = 0
 
-    def ended(self, decision: Decision | None, outcome: Outcome, first_byte_s: float | None, usage: Usage | None) -> None:
+    def ended(
+        self, decision: Decision | None, outcome: Outcome, first_byte_s: float | None, usage: Usage | None
+    ) -> None:
         """Count one request that ended."""
         self.requests[_DECISIONS[decision]][_OUTCOMES[outcome]] += 1
         if first_byte_s is not None:

@@ -16,7 +16,6 @@ from typing import Protocol
 from lmwarden.routing.contract import RouterContract
 from lmwarden.types import Action, Clock, Dispatch, Outcome, Refuse, RoutingRequest, Ticket, Usage
 
-
 _SHORTEST_S = 0.001
 """A deadline that is due already comes after this: a router that names one again and again must not spin."""
 
@@ -38,7 +37,9 @@ class RouterDriver:
 
     __slots__ = ("_armed_for", "_clock", "_clock_rate", "_loop", "_open", "_timer", "_waiting", "router")
 
-    def __init__(self, router: RouterContract, clock: Clock, clock_rate: float, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, router: RouterContract, clock: Clock, clock_rate: float, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.router = router
         self._clock = clock
         self._clock_rate = clock_rate
@@ -54,12 +55,16 @@ class RouterDriver:
         """Requests offered and not ended."""
         return len(self._open)
 
-    def offer(self, routed: Routed, request: RoutingRequest) -> Ticket:
+    def offer(self, routed: Routed, request: RoutingRequest, now: float) -> Ticket:
         """Offer a request and return its ticket. Its first action may be carried out before this returns."""
-        ticket, actions = self.router.offer(request, self._clock())
+        ticket, actions = self.router.offer(request, now)
         self._open[ticket] = routed
         if actions:
-            self.perform(actions)
+            first = actions[0]
+            if len(actions) == 1 and type(first) is Dispatch and first.ticket == ticket and not self._waiting:
+                routed.dispatched(first)
+            else:
+                self.perform(actions)
         else:
             self._waiting.add(ticket)
             self.rearm()
@@ -69,10 +74,10 @@ class RouterDriver:
         """Have the router choose another replica, or refuse."""
         self.perform(self.router.failed_before_response(ticket, self._clock()))
 
-    def finished(self, ticket: Ticket, outcome: Outcome, usage: Usage | None) -> None:
+    def finished(self, ticket: Ticket, outcome: Outcome, usage: Usage | None, now: float) -> None:
         """Close a ticket. Again is harmless."""
         self._open.pop(ticket, None)
-        actions = self.router.finished(ticket, outcome, usage, self._clock())
+        actions = self.router.finished(ticket, outcome, usage, now)
         if actions or self._waiting:
             self.perform(actions)
 

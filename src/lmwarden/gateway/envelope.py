@@ -34,7 +34,9 @@ _OPENAI_TYPES = {
     429: "rate_limit_error",
 }
 
-REASON_PHRASES: dict[int, bytes] = {status.value: status.phrase.encode() for status in HTTPStatus} | {529: b"Overloaded"}
+REASON_PHRASES: dict[int, bytes] = {status.value: status.phrase.encode() for status in HTTPStatus} | {
+    529: b"Overloaded"
+}
 
 
 @dataclass(frozen=True)
@@ -97,13 +99,15 @@ def refusal(reason: RefuseReason, retry_after_s: int, api: Api) -> Problem:
     message = {
         RefuseReason.NO_REPLICA: "No replica of this model is up.",
         RefuseReason.PINNED_REPLICA_DOWN: "The replica that this request names is down.",
-        RefuseReason.RETRY_EXHAUSTED: "This request could not be delivered to an engine, and was tried elsewhere already.",
+        RefuseReason.RETRY_EXHAUSTED: "The engines could not take this request, and it was sent twice already.",
     }[reason]
     return Problem(503, message, reason.value, retry_after_s)
 
 
 BAD_JSON = Problem(400, "The request body must be one JSON object.", "invalid_json")
-NO_KEY = Problem(401, "An API key is required: send it as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'.", "invalid_api_key")
+NO_KEY = Problem(
+    401, "An API key is required: send it as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'.", "invalid_api_key"
+)
 UNKNOWN_KEY = Problem(401, "The API key is not known here.", "invalid_api_key")
 TWO_KEYS = Problem(401, "The request carries two different API keys; send one.", "invalid_api_key")
 ENCODED_BODY = Problem(415, "The request body must not be compressed (Content-Encoding is not supported here).")

@@ -1,8 +1,9 @@
 """One request on its way: from the router's decision to the end of the answer.
 
-Theory of operation. An exchange is offered to the router and waits for its ``Dispatch`` or ``Refuse``. Dispatched, it takes a
-connection to the engine and sends. The engine's head is held back until the first byte of its body: up to then
-nothing has reached the client, and the exchange may still move elsewhere. From then on bytes go through a relay.
+Theory of operation. An exchange is offered to the router and waits for its ``Dispatch`` or ``Refuse``. Dispatched,
+it takes a connection to the engine and sends. The engine's head is held back until the first byte of its body: up
+to then nothing has reached the client, and the exchange may still move elsewhere. From then on bytes go through a
+relay.
 
 Sent again, at most once, only with no byte to the client, and only if
 
@@ -21,28 +22,30 @@ Whatever happens, ``_end`` runs once: it closes the ticket, counts, and writes t
 from __future__ import annotations
 
 import time
-from binascii import b2a_hex
-from typing import Protocol
-
-import msgspec
+from typing import Final, Protocol
 
 from lmwarden.gateway import envelope
 from lmwarden.gateway.buffers import BufferBudget
 from lmwarden.gateway.client_side import ClientConnection
 from lmwarden.gateway.envelope import Problem
+from lmwarden.gateway.forward import our_lines, upstream_request
 from lmwarden.gateway.heads import ResponseLines
-from lmwarden.gateway.relay import Framing, Relay, choose_framing, client_head
-from lmwarden.gateway.request import ClientRequest
+from lmwarden.gateway.relay import PLAIN, RAW, Relay, choose_framing, client_head
+from lmwarden.gateway.request import NO_HEADERS, ClientRequest
 from lmwarden.gateway.routes import Api, Route, Tap
 from lmwarden.gateway.serving import ModelService
 from lmwarden.gateway.settings import GatewaySettings, RequestLog
-from lmwarden.gateway.splice import BodyPart, Edit, apply
+from lmwarden.gateway.splice import Edit
 from lmwarden.gateway.sse_filter import UsageEventFilter
+from lmwarden.gateway.stream_taps import ChatTap
 from lmwarden.gateway.upstream import EnginePool, OnPiece, UpstreamConnection
-from lmwarden.gateway.usage import ChatTap, EngineAbortedError, tap_for
+from lmwarden.gateway.usage import tap_for
+from lmwarden.gateway.usage_counts import EngineAbortedError
 from lmwarden.types import Clock, Dispatch, Outcome, Refuse, RequestRecord, RoutingRequest, Usage
 
 _MAX_SENDS = 2
+_OK: Final = Outcome.OK
+_CANCELLED: Final = Outcome.CANCELLED
 _PINGS = {Api.ANTHROPIC: b'event: ping\ndata: {"type": "ping"}\n\n', Api.OPENAI: b": ping\n\n"}
 
 
@@ -56,45 +59,86 @@ class ExchangeHost(Protocol):
     exchanges: set[Exchange]
     draining: bool
 
+    def check_drained(self) -> None:
+        """An exchange ended while the gateway drains."""
+        ...
 
-class Exchange(msgspec.Struct, eq=False):
-    """One request that the router knows. The first fields are given, the rest is its state."""
 
-    _host: ExchangeHost
-    _client: ClientConnection
-    _request: ClientRequest
-    _route: Route
-    service: ModelService
-    _routing: RoutingRequest
-    streamed: bool
-    edits: tuple[Edit, ...] = ()
-    """Changes to the body that do not depend on the engine."""
-    include_usage_added: bool = False
-    model_span: Edit | None = None
-    """Where the model's name stands, if some engine knows it by another one."""
-    _ticket: int | None = None
-    _action: Dispatch | None = None
-    _pool: EnginePool | None = None
-    _connection: UpstreamConnection | None = None
-    _relay: Relay | None = None
-    _held_head: bytes | None = None
-    """The client's response head, until the first byte of the body."""
-    _sends: int = 0
-    _retried: bool = False
-    _status: int = 0
-    _offered_at: float = 0.0
-    _dispatched_at: float | None = None
-    _first_byte_at: float | None = None
-    _quiet: int = 0
-    """Sweeps since the engine sent something."""
-    _ended: bool = False
+class Exchange:
+    """One request that the router knows."""
+
+    __slots__ = (
+        "_action",
+        "_client",
+        "_connection",
+        "_dispatched_at",
+        "_ended",
+        "_first_byte_at",
+        "_held_head",
+        "_host",
+        "_offered_at",
+        "_pool",
+        "_quiet",
+        "_relay",
+        "_request",
+        "_retried",
+        "_route",
+        "_routing",
+        "_sends",
+        "_status",
+        "_ticket",
+        "edits",
+        "include_usage_added",
+        "model_span",
+        "service",
+        "streamed",
+    )
+
+    def __init__(
+        self,
+        host: ExchangeHost,
+        client: ClientConnection,
+        request: ClientRequest,
+        route: Route,
+        service: ModelService,
+        routing: RoutingRequest,
+        streamed: bool,
+    ) -> None:
+        self._host = host
+        self._client = client
+        self._request = request
+        self._route = route
+        self.service = service
+        self._routing = routing
+        self.streamed = streamed
+        self.edits: tuple[Edit, ...] = ()
+        """Changes to the body that do not depend on the engine."""
+        self.include_usage_added = False
+        self.model_span: Edit | None = None
+        """Where the model's name stands, if some engine knows it by another one."""
+        self._ticket: int | None = None
+        self._action: Dispatch | None = None
+        self._pool: EnginePool | None = None
+        self._connection: UpstreamConnection | None = None
+        self._relay: Relay | None = None
+        self._held_head: bytes | None = None
+        """The client's response head, until the first byte of the body."""
+        self._sends = 0
+        self._retried = False
+        self._status = 0
+        self._offered_at = 0.0
+        self._dispatched_at: float | None = None
+        self._first_byte_at: float | None = None
+        self._quiet = 0
+        """Sweeps since the engine sent something."""
+        self._ended = False
 
     def start(self) -> None:
         """Offer the request to the router."""
         self._client.answering = self
-        self._offered_at = self._host.clock()
+        self._offered_at = now = self._host.clock()
         self._host.exchanges.add(self)
-        ticket = self.service.driver.offer(self, self._routing)
+        ticket = self.service.driver.offer(self, self._routing, now)
         if self._ticket is None:
             self._ticket = ticket
 
@@ -102,10 +146,12 @@ class Exchange(msgspec.Struct, eq=False):
 
     def dispatched(self, action: Dispatch) -> None:
         """Send it now."""
-        self._ticket = action.ticket
-        self._action = action
-        if self._dispatched_at is None:
+        if self._ticket is None:  # at once
+            self._ticket = action.ticket
+            self._dispatched_at = self._offered_at
+        elif self._dispatched_at is None:
             self._dispatched_at = self._host.clock()
+        self._action = action
         self._quiet = 0
         self._pool = self.service.pools[action.engine]
         self._pool.acquire(self, fresh=False)
@@ -127,7 +173,12 @@ class Exchange(msgspec.Struct, eq=False):
         """See ``UpstreamUser``."""
         self._connection = connection
         self._sends += 1
-        connection.send(self, self._upstream_request())
+        assert self._pool is not None
+        assert self._action is not None
+        edits = self.edits
+        if self.model_span is not None:
+            edits = (*edits, self.model_span._replace(new=self._pool.raw_model))
+        connection.send(self, upstream_request(self._request, self._route, self._pool, self._action, edits))
         if self._client.write_paused:
             connection.pause(True)
 
@@ -150,8 +201,15 @@ class Exchange(msgspec.Struct, eq=False):
         framing = choose_framing(lines, status=status, http10=request.http10, filtered=usage_filter is not None)
         self._relay = relay = Relay(framing, tap, usage_filter)
         request.close = request.close or self._host.draining
-        self._held_head = client_head(status, lines, framing, self._our_lines(), close=request.close)
-        return tap.feed if framing is Framing.RAW else relay.piece
+        assert self._action is not None
+        assert self._dispatched_at is not None
+        ours = our_lines(
+            self.service.destination(self._action)[1],
+            self._routing.conversation,
+            self._dispatched_at - self._offered_at,
+        )
+        self._held_head = client_head(status, lines, framing, ours, close=request.close)
+        return tap.feed if framing is RAW else relay.piece
 
     def response_read(self, raw: bytes, complete: bool) -> None:
         """See ``UpstreamUser``."""
@@ -196,7 +254,7 @@ class Exchange(msgspec.Struct, eq=False):
     def client_gone(self) -> None:
         """The client left: stop the engine's work at once."""
         self._drop_upstream()
-        self._end(Outcome.CANCELLED, 0 if self._first_byte_at is None else self._status)
+        self._end(_CANCELLED, 0 if self._first_byte_at is None else self._status)
 
     def client_slow(self, slow: bool) -> None:
         """Pass back-pressure on to the engine."""
@@ -244,44 +302,6 @@ class Exchange(msgspec.Struct, eq=False):
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _upstream_request(self) -> list[BodyPart]:
-        """The request for the engine that was chosen: its head, and its body in parts."""
-        pool, request, action = self._pool, self._request, self._action
-        assert pool is not None
-        assert action is not None
-        edits = self.edits
-        if self.model_span is not None:
-            edits = (*edits, self.model_span._replace(new=pool.raw_model))
-        parts = apply(request.body, edits)
-        length = len(request.body)
-        for edit in edits:
-            length += len(edit.new) - (edit.end - edit.start)
-        fragments = [b"POST ", pool.base_path, self._route.path, request.query, pool.fixed_lines, *request.onward]
-        if self._route.tap is not None:
-            fragments.append(b"Accept-Encoding: identity\r\n")
-        elif b"accept-encoding" in request.first:
-            fragments += (b"Accept-Encoding: ", request.first[b"accept-encoding"], b"\r\n")
-        if action.replica is not None and pool.rank_lines:
-            fragments.append(pool.rank_lines[action.replica.rank])
-        fragments.append(b"Content-Length: %d\r\n\r\n" % length)
-        if length <= _JOIN_BELOW_BYTES:
-            return [b"".join((*fragments, *parts))]
-        return [b"".join(fragments), *parts]
-
-    def _our_lines(self) -> bytes:
-        assert self._action is not None
-        assert self._dispatched_at is not None
-        lines = self.service.destination(self._action)[1]
-        wait_ms = int((self._dispatched_at - self._offered_at) * 1000)
-        conversation = self._routing.conversation
-        if conversation is None:
-            return b"%bX-LMWarden-Wait-Ms: %d\r\n" % (lines, wait_ms)
-        return b"%bX-LMWarden-Conversation: %b\r\nX-LMWarden-Wait-Ms: %d\r\n" % (lines, b2a_hex(conversation[:4]), wait_ms)
-
-    def _waited_s(self) -> float:
-        until = self._dispatched_at if self._dispatched_at is not None else self._host.clock()
-        return until - self._offered_at
-
     def _first_byte(self) -> None:
         """Nothing goes back from here: the body is not needed any more."""
         now = self._host.clock()
@@ -289,6 +309,8 @@ class Exchange(msgspec.Struct, eq=False):
         if self._ticket is not None:
             self.service.driver.router.first_byte(self._ticket, now)
         self._release_body()
+        if self.streamed:
+            self._client.stream_begins()
 
     def _release_body(self) -> None:
         request = self._request
@@ -296,8 +318,8 @@ class Exchange(msgspec.Struct, eq=False):
             size = len(request.body)
             request.body = b""
             self._host.budget.give_back(size)
-        request.onward = []
-        request.first = {}
+        request.onward = ()
+        request.first = NO_HEADERS
 
     def _complete(self, relay: Relay, raw: bytes) -> None:
         """The engine's framing says that this is all."""
@@ -320,10 +342,9 @@ class Exchange(msgspec.Struct, eq=False):
         if out:
             self._client.write(out)
         status = self._status
+        outcome = _OK if status < 400 else Outcome.CLIENT_ERROR
         if status >= 500 or relay.tap.failed:
             outcome = Outcome.FAILED
-        else:
-            outcome = Outcome.OK if status < 400 else Outcome.CLIENT_ERROR
         self._end(outcome, status)
         self._client.done(close=self._request.close)
 
@@ -350,7 +371,7 @@ class Exchange(msgspec.Struct, eq=False):
         """End in the middle of the answer."""
         relay = self._relay
         self._end(outcome, self._status)
-        self._client.cut(reset=relay is not None and relay.framing is Framing.PLAIN)
+        self._client.cut(reset=relay is not None and relay.framing is PLAIN)
 
     def _ping(self) -> None:
         if self._relay is not None:
@@ -365,17 +386,20 @@ class Exchange(msgspec.Struct, eq=False):
         self._ended = True
         host, service, routing, action = self._host, self.service, self._routing, self._action
         host.exchanges.discard(self)
+        if host.draining:
+            host.check_drained()
+        now = host.clock()
         usage = self._relay.tap.usage() if self._relay is not None else None
         if self._ticket is not None:
-            if outcome is Outcome.CANCELLED:
+            if outcome is _CANCELLED:
                 service.driver.cancelled(self._ticket)
             else:
-                service.driver.finished(self._ticket, outcome, usage)
-        now = host.clock()
+                service.driver.finished(self._ticket, outcome, usage, now)
         first_byte_s = None if self._first_byte_at is None else self._first_byte_at - self._offered_at
         decision = action.decision if action is not None else None
         service.counters.ended(decision, outcome, first_byte_s, usage)
-        self._release_body()
+        if self._first_byte_at is None:
+            self._release_body()
         request = self._request
         usage = usage if usage is not None else _NO_USAGE
         host.request_log.record(
@@ -392,7 +416,7 @@ class Exchange(msgspec.Struct, eq=False):
                 status=status,
                 streamed=self.streamed,
                 retried=self._retried,
-                waited_s=self._waited_s(),
+                waited_s=(self._dispatched_at if self._dispatched_at is not None else now) - self._offered_at,
                 first_byte_s=first_byte_s,
                 duration_s=now - self._offered_at,
                 prompt_tokens=usage.prompt_tokens,
@@ -404,5 +428,3 @@ class Exchange(msgspec.Struct, eq=False):
 
 
 _NO_USAGE = Usage()
-_JOIN_BELOW_BYTES = 32 * 1024
-"""Below this a copy into one buffer is cheaper than a list of buffers."""

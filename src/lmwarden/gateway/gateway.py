@@ -19,8 +19,9 @@ from lmwarden.gateway.counters import GatewaySnapshot
 from lmwarden.gateway.envelope import Problem
 from lmwarden.gateway.exchange import Exchange
 from lmwarden.gateway.models import ModelNames, is_glob, listing
+from lmwarden.gateway.outbox import Outbox
 from lmwarden.gateway.request import ClientRequest
-from lmwarden.gateway.routes import Local, Route
+from lmwarden.gateway.routes import Local
 from lmwarden.gateway.serving import ModelService
 from lmwarden.gateway.settings import Authenticator, GatewaySettings, RequestLog, ServedModel
 from lmwarden.types import Action, Clock, ReplicaState
@@ -57,7 +58,9 @@ class Gateway:
         self.read_buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
         self.connections: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
+        self.outbox: Outbox
         self.draining = False
+        self._drained = asyncio.Event()
         self._served = list(models)
         self._authenticator = authenticator
         self._services: dict[str, ModelService] = {}
@@ -88,7 +91,10 @@ class Gateway:
             OSError: the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
-        self._services = {served.name: ModelService(served, self.settings, self.clock, loop) for served in self._served}
+        self.outbox = Outbox(loop)
+        self._services = {
+            served.name: ModelService(served, self.settings, self.clock, loop, self.outbox) for served in self._served
+        }
         self._names = ModelNames(self._services, {served.name: served.aliases for served in self._served})
         self._listing = listing(
             [
@@ -105,10 +111,11 @@ class Gateway:
         self.draining = True
         for connection in list(self.connections):
             connection.shutdown()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + drain_s
-        while self.exchanges and loop.time() < deadline:
-            await asyncio.sleep(min(0.05, max(0.0, deadline - loop.time())))
+        self.check_drained()
+        try:
+            await asyncio.wait_for(self._drained.wait(), drain_s)
+        except TimeoutError:
+            pass  # what is still open is ended here
         for exchange in list(self.exchanges):
             exchange.stop()
         if self._sweep_timer is not None:
@@ -152,11 +159,20 @@ class Gateway:
             for name, service in self._services.items()
         }
 
+    def check_drained(self) -> None:
+        """An exchange ended, or draining began: is it the last?"""
+        if self.draining and not self.exchanges:
+            self._drained.set()
+
     # -- for the client connections -------------------------------------------------------------------------
 
     def examine(self, request: ClientRequest) -> Problem | None:
         """Judge a request by its head."""
         return client_request.examine(request, self._authenticator, self.settings.max_body_bytes)
+
+    def check_key(self, request: ClientRequest) -> Problem | None:
+        """Check the key of a request whose head was judged before."""
+        return client_request.check_key(request, self._authenticator)
 
     def begin(self, connection: ClientConnection, request: ClientRequest) -> None:
         """Answer a complete request, now or later."""

@@ -107,7 +107,9 @@ def read_request_lines(lines: Lines) -> tuple[dict[bytes, bytes], list[bytes], f
 
 
 _USUAL_OPTIONS = frozenset((b"keep-alive", b"close", b"upgrade", b"te", b"http2-settings", b""))
-_END_TO_END = frozenset((b"content-type", b"content-encoding", b"cache-control", b"anthropic-version", b"anthropic-beta"))
+_END_TO_END = frozenset(
+    (b"content-type", b"content-encoding", b"cache-control", b"anthropic-version", b"anthropic-beta")
+)
 """Naming these in Connection is an attack (or a mistake) that would change what the engine understands."""
 
 
@@ -144,6 +146,7 @@ def read_response_lines(lines: Lines) -> ResponseLines:
     known = _RESPONSE_NAMES.known
     onward: list[bytes] = []
     head = ResponseLines(onward)
+    nominating = False
     for name, value in lines:
         try:
             lower, goes_on = known[name]
@@ -161,10 +164,11 @@ def read_response_lines(lines: Lines) -> ResponseLines:
             elif lower == b"content-encoding":
                 head.content_encoding = value
             else:
-                nominated = _nominated(lines)
-                if nominated:
-                    head.onward = _without(onward, nominated)
-                    onward = head.onward
+                nominating = True
+    if nominating:
+        nominated = _nominated(lines)
+        if nominated:
+            head.onward = _without(onward, nominated)
     return head
 
 
@@ -186,4 +190,3 @@ def bearer(value: bytes) -> bytes | None:
     if scheme.lower() != b"bearer":
         return None
     return credential.strip() or None
-

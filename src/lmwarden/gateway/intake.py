@@ -42,7 +42,9 @@ def take(
             return wanted
         pin = wanted
     streamed = bytes(fields.stream) == b"true"
-    exchange = Exchange(host, client, request, route, service, routing_request(request, route, service, fields, pin), streamed)
+    exchange = Exchange(
+        host, client, request, route, service, routing_request(request, route, service, fields, pin), streamed
+    )
     if raw_model != service.only_raw_name or (streamed and route.adds_include_usage):
         try:
             _edit(exchange, request, route, service, fields, raw_model)
@@ -53,7 +55,12 @@ def take(
 
 
 def _edit(
-    exchange: Exchange, request: ClientRequest, route: Route, service: ModelService, fields: RequestFields, raw_model: bytes
+    exchange: Exchange,
+    request: ClientRequest,
+    route: Route,
+    service: ModelService,
+    fields: RequestFields,
+    raw_model: bytes,
 ) -> None:
     if route.adds_include_usage and exchange.streamed:
         edit = include_usage(request.body, bytes(fields.stream_options))
@@ -112,7 +119,9 @@ def _no_model(raw_model: bytes, names: ModelNames[ModelService]) -> Problem:
         return Problem(400, f"The request body needs a 'model'; served here: {names.shown()}.", "model_missing")
     if not raw_model.startswith(b'"'):
         return Problem(400, f"The member 'model' must be a string; served here: {names.shown()}.", "model_invalid")
-    return Problem(404, f"The model that the request names is not served here; served: {names.shown()}.", "model_not_found")
+    return Problem(
+        404, f"The model that the request names is not served here; served: {names.shown()}.", "model_not_found"
+    )
 
 
 def read_pin(request: ClientRequest, service: ModelService) -> ReplicaId | Problem:

@@ -20,8 +20,7 @@ from lmwarden.gateway.routes import ROUTES, Api, Route, api_of, find_route, spli
 from lmwarden.gateway.settings import Authenticator
 from lmwarden.types import KeyIdentity
 
-
-_NO_HEADERS: Mapping[bytes, bytes] = MappingProxyType({})
+NO_HEADERS: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 class ClientRequest(msgspec.Struct, eq=False):
@@ -35,7 +34,7 @@ class ClientRequest(msgspec.Struct, eq=False):
     api: Api = Api.OPENAI
     query: bytes = b""
     """With its question mark."""
-    first: Mapping[bytes, bytes] = _NO_HEADERS
+    first: Mapping[bytes, bytes] = NO_HEADERS
     """Lower-case header name to the first value of that name."""
     onward: Sequence[bytes] = ()
     """The header lines that go to the engine, in fragments."""
@@ -44,6 +43,8 @@ class ClientRequest(msgspec.Struct, eq=False):
     content_length: int | None = 0
     """None: chunked."""
     expects_continue: bool = False
+    credential: bytes | None = None
+    """As the client sent it; goes nowhere but to the authenticator."""
     key: KeyIdentity | None = None
     body: bytes | bytearray = b""
     problem: Problem | None = None
@@ -55,6 +56,30 @@ class ClientRequest(msgspec.Struct, eq=False):
         """The body has no Content-Length."""
         return self.content_length is None
 
+    def copied(self) -> ClientRequest:
+        """The same head for other requests; later changes to this one do not reach it."""
+        copy = with_length(self, 0)
+        copy.onward = (b"".join(self.onward),)
+        return copy
+
+
+def with_length(model: ClientRequest, length: int) -> ClientRequest:
+    """A request whose head is that of ``model`` but for its Content-Length. Its key is still to be checked."""
+    return ClientRequest(
+        model.method,
+        False,
+        False,
+        model.route,
+        model.api,
+        model.query,
+        model.first,
+        model.onward,
+        model.repeated,
+        length,
+        False,
+        model.credential,
+    )
+
 
 def read_head(method: bytes, target: bytes, version: str, lines: Lines, close: bool) -> ClientRequest:
     """Read a head. Ambiguous framing becomes the request's ``problem``."""
@@ -64,10 +89,9 @@ def read_head(method: bytes, target: bytes, version: str, lines: Lines, close: b
     if route is None:
         path, query = split_target(target)
         route = find_route(path)
+    api = route.api if route is not None else api_of(path)
     if b"anthropic-version" in first:
         api = Api.ANTHROPIC
-    else:
-        api = route.api if route is not None else api_of(path)
     length = first.get(b"content-length")
     size = int(length) if length is not None else 0
     request = ClientRequest(method, close or http10, http10, route, api, query, first, onward, repeated, size)
@@ -109,7 +133,10 @@ def examine(request: ClientRequest, authenticator: Authenticator, max_body_bytes
         problem = _authenticate(request, authenticator)
         if problem is not None:
             return problem
-    if b"content-encoding" in request.first and request.first[b"content-encoding"].strip().lower() not in (b"", b"identity"):
+    if b"content-encoding" in request.first and request.first[b"content-encoding"].strip().lower() not in (
+        b"",
+        b"identity",
+    ):
         return envelope.ENCODED_BODY
     if request.content_length is not None and request.content_length > max_body_bytes:
         return envelope.too_large(max_body_bytes)
@@ -128,6 +155,13 @@ def _authenticate(request: ClientRequest, authenticator: Authenticator) -> Probl
             return envelope.TWO_KEYS
     if request.repeated and not request.repeated.isdisjoint((b"authorization", b"x-api-key")):
         return envelope.TWO_KEYS
+    request.credential = credential
+    return check_key(request, authenticator)
+
+
+def check_key(request: ClientRequest, authenticator: Authenticator) -> Problem | None:
+    """Check the credential that was read from the head."""
+    credential = request.credential
     if credential is None:
         return envelope.NO_KEY if authenticator.required else None
     request.key = authenticator.check(credential)

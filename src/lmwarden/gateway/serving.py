@@ -6,6 +6,7 @@ import asyncio
 
 from lmwarden.gateway.counters import ModelCounters
 from lmwarden.gateway.driver import RouterDriver
+from lmwarden.gateway.outbox import Outbox
 from lmwarden.gateway.settings import GatewaySettings, ServedModel
 from lmwarden.gateway.upstream import EnginePool
 from lmwarden.types import Clock, Decision, Dispatch, ReplicaId
@@ -14,13 +15,30 @@ from lmwarden.types import Clock, Decision, Dispatch, ReplicaId
 class ModelService:
     """What the gateway keeps per model."""
 
-    __slots__ = ("_destinations", "counters", "driver", "multi_rank", "name", "only_raw_name", "pools", "served", "valid_pins")
+    __slots__ = (
+        "_destinations",
+        "counters",
+        "driver",
+        "multi_rank",
+        "name",
+        "only_raw_name",
+        "pools",
+        "served",
+        "valid_pins",
+    )
 
-    def __init__(self, served: ServedModel, settings: GatewaySettings, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        served: ServedModel,
+        settings: GatewaySettings,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        outbox: Outbox,
+    ) -> None:
         self.served = served
         self.name = served.name
         self.driver = RouterDriver(served.router, clock, settings.clock_rate, loop)
-        self.pools = {name: EnginePool(endpoint, settings, loop) for name, endpoint in served.engines.items()}
+        self.pools = {name: EnginePool(endpoint, settings, loop, outbox) for name, endpoint in served.engines.items()}
         self.counters = ModelCounters()
         self.multi_rank = any(endpoint.ranks > 1 for endpoint in served.engines.values())
         """Some engine chooses among ranks of its own where ours is ignored."""

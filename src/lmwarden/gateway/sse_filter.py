@@ -29,40 +29,46 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 class UsageEventFilter:
     """One stream's filter."""
 
-    __slots__ = ("_open", "held", "swallow_lf")
+    __slots__ = ("_open", "after_cr", "held")
 
     def __init__(self) -> None:
         self.held = b""
         """The beginning of an event whose end has not come."""
-        self.swallow_lf = False
-        """The withheld event ended with CR: an LF that follows belongs to it."""
+        self.after_cr: bytes | None = None
+        """The last event ended with CR at the end of its piece: an LF that follows belongs to it, and becomes this."""
         self._open = False
         """True: nothing is looked at any more."""
 
     def feed(self, piece: bytes) -> bytes:
         """Take a piece of the body and return the bytes that go on."""
-        if self._open or (not self.held and not self.swallow_lf and b'"usage"' not in piece and piece.endswith(b"\n\n")):
+        if self._open or (
+            not self.held and self.after_cr is None and b'"usage"' not in piece and piece.endswith(b"\n\n")
+        ):
             return piece
-        if self.swallow_lf and piece:
-            self.swallow_lf = False
-            piece = piece.removeprefix(b"\n")
-        return self._cut(self.held + piece)
+        if self.after_cr is None or not piece:
+            return self._cut(self.held + piece, max(0, len(self.held) - 2))
+        line_feed, self.after_cr = self.after_cr, None
+        if not piece.startswith(b"\n"):
+            line_feed = b""
+        return line_feed + self._cut(piece.removeprefix(b"\n"), 0)
 
     def end(self) -> bytes:
         """The stream is over: what was still held (an event without its empty line)."""
         held, self.held = self.held, b""
         return b"" if is_usage_only(held) else held
 
-    def _cut(self, data: bytes) -> bytes:
+    def _cut(self, data: bytes, search_from: int) -> bytes:
+        """Cut off the complete events. Before ``search_from`` no event ends."""
         out = []
         start = 0
-        for match in _EVENT_END.finditer(data):
+        for match in _EVENT_END.finditer(data, search_from):
             event = data[start : match.end()]
             start = match.end()
-            if is_usage_only(event):
-                self.swallow_lf = start == len(data) and event.endswith(b"\r")
-            else:
+            withheld = is_usage_only(event)
+            if not withheld:
                 out.append(event)
+            if start == len(data) and event.endswith(b"\r"):
+                self.after_cr = b"" if withheld else b"\n"
         self.held = data[start:]
         if len(self.held) > MAX_HELD_BYTES:
             out.append(self.held)

@@ -20,14 +20,20 @@ import msgspec
 from httptools import HttpParserError, HttpResponseParser
 
 from lmwarden.gateway.heads import Lines, ResponseLines, read_response_lines
+from lmwarden.gateway.known_heads import MAX_MISSES, KnownHead, remember
+from lmwarden.gateway.outbox import Outbox
 from lmwarden.gateway.settings import GatewaySettings
 from lmwarden.gateway.splice import BodyPart
-from lmwarden.gateway.usage import EngineAbortedError
+from lmwarden.gateway.usage_counts import EngineAbortedError
 from lmwarden.types import EngineEndpoint
 
 _MAX_HEAD_BYTES = 256 * 1024
 
 OnPiece = Callable[[bytes], object]
+
+
+class SurplusAnswerError(Exception):
+    """The engine sent more than one answer."""
 
 
 class UpstreamUser(Protocol):
@@ -72,11 +78,14 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_complete",
+        "_head",
         "_head_done",
         "_head_raw",
         "_informational",
         "_keep",
+        "_known",
         "_lines",
+        "_misses",
         "_on_piece",
         "_parser",
         "_pool",
@@ -96,6 +105,12 @@ class UpstreamConnection(asyncio.Protocol):
         """It carried an exchange before."""
         self.idle_sweeps = 0
         self._lines: Lines = []
+        self._head: tuple[int, ResponseLines] | None = None
+        """Status and lines of an answer with a Content-Length."""
+        self._known: tuple[KnownHead, int, ResponseLines] | None = None
+        """The last such head, if it may repeat."""
+        self._misses = 0
+        """Heads in a row that were not known."""
         self._head_raw = b""
         self._head_done = False
         self._informational = 0
@@ -111,10 +126,8 @@ class UpstreamConnection(asyncio.Protocol):
     def send(self, user: UpstreamUser, parts: Sequence[BodyPart]) -> None:
         """Send a request, head first."""
         self.user = user
-        if len(parts) == 1:
-            self.transport.write(parts[0])
-        else:
-            self.transport.writelines(parts)
+        for part in parts:
+            self._pool.outbox.write(self.transport, part)
 
     def drop(self) -> None:
         """The exchange is over for this connection, which is closed at once: the engine stops its work."""
@@ -144,6 +157,9 @@ class UpstreamConnection(asyncio.Protocol):
         if user is None:
             self.transport.abort()  # it speaks although nothing was asked
             return
+        if self._known is not None and not self.answered and self._take_known(user, data, self._known):
+            return
+        at_once = not self.answered
         self.answered = True
         head_before = self._head_done
         try:
@@ -164,6 +180,8 @@ class UpstreamConnection(asyncio.Protocol):
                 self._end(user).upstream_garbled(False)
             return
         if self._complete:
+            if at_once and self._keep and self._misses < MAX_MISSES and not self._informational:
+                self._remember(data)
             self._release(user, raw)
         else:
             user.response_read(raw, False)
@@ -185,6 +203,11 @@ class UpstreamConnection(asyncio.Protocol):
 
     # -- the parser's calls ---------------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        """An answer begins; a second one to the same request makes both worthless."""
+        if self._complete:
+            raise SurplusAnswerError
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header line, or a trailer, which only the raw bytes keep."""
         if not self._head_done:
@@ -199,6 +222,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._lines = []
         self._head_done = True
         self._until_close = lines.content_length is None and lines.transfer_encoding is None
+        self._head = (status, lines) if lines.content_length is not None else None
         user = self.user
         assert user is not None
         on_piece = user.response_head(status, lines)
@@ -220,6 +244,38 @@ class UpstreamConnection(asyncio.Protocol):
 
     # -- inside ---------------------------------------------------------------------------------------------
 
+    def _take_known(self, user: UpstreamUser, data: bytes, known: tuple[KnownHead, int, ResponseLines]) -> bool:
+        """Take a whole answer whose head is known. False: it is not, or there is more to come."""
+        head, status, lines = known
+        found = head.match(data)
+        if found is None or found[1] + found[0] != len(data):
+            return False
+        self._misses = 0
+        self.answered = self._keep = True
+        length, at = found
+        lines = ResponseLines(lines.onward, lines.content_type, lines.content_encoding, b"%d" % length)
+        on_piece = user.response_head(status, lines)
+        if on_piece is None:
+            return True
+        body = data[at:]
+        try:
+            on_piece(body)
+        except EngineAbortedError:
+            self._end(user).upstream_garbled(True)
+        else:
+            self._release(user, body)
+        return True
+
+    def _remember(self, data: bytes) -> None:
+        """Keep the head of a whole answer, if it may repeat."""
+        self._misses += 1
+        head = remember(data)
+        if head is not None and self._head is not None:
+            status, lines = self._head
+            lines.onward = [b"".join(lines.onward)]
+            self._known = (head, status, lines)
+        self._head = None
+
     def _after_heads(self, raw: bytes) -> bytes:
         """What follows the final head in the bytes that came so far."""
         at = 0
@@ -232,9 +288,9 @@ class UpstreamConnection(asyncio.Protocol):
         user = self.user
         if user is None:
             return
-        if cause is not None and not isinstance(cause, EngineAbortedError):
+        if cause is not None and not isinstance(cause, (EngineAbortedError, SurplusAnswerError)):
             raise cause  # a fault of ours: the loop reports it and closes the connection
-        self._end(user).upstream_garbled(cause is not None)
+        self._end(user).upstream_garbled(isinstance(cause, EngineAbortedError))
 
     def _end(self, user: UpstreamUser) -> UpstreamUser:
         self.drop()
@@ -258,8 +314,11 @@ class UpstreamConnection(asyncio.Protocol):
 class EnginePool:
     """The connections to one engine."""
 
-    def __init__(self, endpoint: EngineEndpoint, settings: GatewaySettings, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, endpoint: EngineEndpoint, settings: GatewaySettings, loop: asyncio.AbstractEventLoop, outbox: Outbox
+    ) -> None:
         self.endpoint = endpoint
+        self.outbox = outbox
         self._settings = settings
         self._loop = loop
         self._idle: list[UpstreamConnection] = []
@@ -274,7 +333,9 @@ class EnginePool:
         """The model's name as it stands in a request body."""
         self.base_path = endpoint.base_path.encode()
         self.rank_lines = (
-            tuple(b"X-data-parallel-rank: %d\r\n" % rank for rank in range(endpoint.ranks)) if endpoint.ranks > 1 else ()
+            tuple(b"X-data-parallel-rank: %d\r\n" % rank for rank in range(endpoint.ranks))
+            if endpoint.ranks > 1
+            else ()
         )
         """By rank; empty for a single-rank engine, which gets none."""
 

@@ -1,0 +1,115 @@
+"""One member changes, every other byte stays."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmwarden.gateway.splice import CannotSpliceError, Edit, apply, include_usage, insert, replace
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from(["model", "m", '"model":"m"']),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["model", "a", "m"]), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def edited(body: bytes, *edits: Edit) -> bytes:
+    return b"".join(apply(body, edits))
+
+
+@given(
+    before=st.dictionaries(st.sampled_from(["a", "b", "x y"]), VALUES, max_size=3),
+    after=st.dictionaries(st.sampled_from(["c", "d", "model "]), VALUES, max_size=3),
+    indent=st.sampled_from([None, 0, 2]),
+    large=st.booleans(),
+)
+def test_the_model_is_replaced_wherever_it_stands(
+    before: dict[str, Any], after: dict[str, Any], indent: int | None, large: bool
+) -> None:
+    members = {**before, "model": "m", **after}
+    body = json.dumps(members, indent=indent).encode()
+    edit = replace(bytearray(body) if large else body, "model", b'"m"', b'"engine/model"')
+    result = edited(body, edit)
+    assert json.loads(result) == {**members, "model": "engine/model"}
+    assert result[: edit.start] == body[: edit.start]
+    assert result[edit.start + len(edit.new) :] == body[edit.end :]
+
+
+def test_of_two_equal_keys_the_last_one_counts() -> None:
+    body = b'{"model":"m","x":1,"model":"m"}'
+    assert edited(body, replace(body, "model", b'"m"', b'"n"')) == b'{"model":"m","x":1,"model":"n"}'
+
+
+def test_a_key_with_escapes_is_refused() -> None:
+    with pytest.raises(CannotSpliceError, match="model"):
+        replace(b'{"mod\\u0065l":"m","x":{"model":"m"}}', "model", b'"m"', b'"n"')
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b"]), VALUES, max_size=2), st.sampled_from([None, 0, 2]), st.booleans())
+def test_an_absent_member_is_added_behind_the_brace(members: dict[str, Any], indent: int | None, padded: bool) -> None:
+    body = json.dumps(members, indent=indent).encode()
+    body = b" \r\n\t" + body + b"\n" if padded else body
+    result = edited(body, insert(body, b"stream_options", b"{}"))
+    assert json.loads(result) == {**members, "stream_options": {}}
+    assert result.replace(b'"stream_options":{},', b"").replace(b'"stream_options":{}', b"") == body
+
+
+def test_a_brace_with_blanks_inside() -> None:
+    body = b"{ \n }"
+    assert json.loads(edited(body, insert(body, b"a", b"1"))) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (None, {"include_usage": True}),
+        ("null", {"include_usage": True}),
+        ("{}", {"include_usage": True}),
+        ('{"include_usage":false,"x":1.0e2}', {"include_usage": True, "x": 100.0}),
+        ('{"continuous_usage_stats":true}', {"include_usage": True}),
+        ('{"include_usage":null, "continuous_usage_stats":true}', {"include_usage": True}),
+    ],
+)
+def test_include_usage_is_added(options: str | None, expected: dict[str, Any]) -> None:
+    body = b'{"stream":true%b,"n":1.50}' % (b"" if options is None else b',"stream_options": ' + options.encode())
+    edit = include_usage(body, options.encode() if options is not None else b"")
+    assert edit is not None
+    result = edited(body, edit)
+    assert json.loads(result)["stream_options"] == expected
+    assert result.endswith(b',"n":1.50}')
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        '{"include_usage":true}',
+        '{"include_usage":true,"continuous_usage_stats":true}',
+        '{"include_usage":1}',
+        '"x"',
+        "7",
+    ],
+)
+def test_what_the_client_asked_for_or_got_wrong_stays(options: str) -> None:
+    assert include_usage(b'{"stream_options":%b}' % options.encode(), options.encode()) is None
+
+
+def test_two_edits_and_none() -> None:
+    body = b'{"model":"m","stream_options":null}'
+    edits = (replace(body, "stream_options", b"null", b"{}"), replace(body, "model", b'"m"', b'"long/name"'))
+    assert edited(body, *edits) == b'{"model":"long/name","stream_options":{}}'
+    assert apply(body, ()) == [body]
+
+
+def test_large_bodies_are_not_copied() -> None:
+    body = bytearray(b'{"model":"m","pad":"' + b"x" * 100_000 + b'"}')
+    parts = apply(body, (replace(body, "model", b'"m"', b'"n"'),))
+    assert sum(isinstance(part, memoryview) and part.obj is body for part in parts) == 2
+    assert msgspec.json.decode(b"".join(parts))["model"] == "n"

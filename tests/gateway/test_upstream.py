@@ -1,0 +1,96 @@
+"""The pool: reuse, limits, failures to connect."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.gateway.conftest import SceneMaker, chat, post
+from tests.stub_engine import CHAT, Peer, Seen, head, raw, whole
+
+ASK = post("/v1/chat/completions", chat())
+
+
+async def test_connections_are_reused_and_the_last_used_one_comes_first(make_scene: SceneMaker) -> None:
+    async with make_scene() as scene:
+        gate = asyncio.Barrier(4)
+
+        async def together(peer: Peer, seen: Seen) -> None:
+            await gate.wait()
+            await whole(CHAT)(peer, seen)
+
+        scene.engine.script.extend([together] * 3)
+        asking = [asyncio.create_task(scene.ask(ASK)) for _ in range(3)]
+        await scene.engine.requests(3)
+        await gate.wait()
+        await asyncio.gather(*asking)
+        assert scene.engine.connections == 3
+        for _ in range(4):
+            await scene.ask(ASK)
+        assert scene.engine.connections == 3
+        assert len({seen.connection for seen in scene.engine.seen[3:]}) == 1
+
+
+async def test_an_answer_that_closes_is_not_reused(make_scene: SceneMaker) -> None:
+    async with make_scene() as scene:
+        scene.engine.default = whole(CHAT, 200, "Connection: close")
+        for _ in range(3):
+            assert (await scene.ask(ASK)).status == 200
+        assert scene.engine.connections == 3
+
+
+async def test_idle_connections_are_closed_in_time(make_scene: SceneMaker) -> None:
+    async with make_scene(engine_idle_s=0.05, sweep_s=0.02) as scene:
+        await scene.ask(ASK)
+        await asyncio.wait_for(scene.engine.seen[0].dropped.wait(), 5)
+
+
+async def test_no_more_than_so_many_idle_connections(make_scene: SceneMaker) -> None:
+    async with make_scene(max_idle_per_engine=0) as scene:
+        await scene.ask(ASK)
+        await scene.ask(ASK)
+        assert scene.engine.connections == 2
+
+
+async def test_an_engine_that_speaks_unasked_is_dropped(make_scene: SceneMaker) -> None:
+    async with make_scene() as scene:
+
+        async def chatty(peer: Peer, seen: Seen) -> None:
+            await whole(CHAT)(peer, seen)
+            await asyncio.sleep(0.02)
+            await peer.send(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
+
+        scene.engine.script.append(chatty)
+        assert (await scene.ask(ASK)).status == 200
+        await asyncio.wait_for(scene.engine.seen[0].dropped.wait(), 5)
+        assert (await scene.ask(ASK)).json() == CHAT
+
+
+async def test_connecting_has_a_limit(make_scene: SceneMaker) -> None:
+    async with make_scene(connect_s=0.1) as scene:
+        # 192.0.2.0/24 is reserved for documentation: nobody answers there, or the network refuses at once.
+        pool = next(iter(scene.gateway._services["m"].pools.values()))
+        pool.endpoint = type(pool.endpoint)(engine="e0", host="192.0.2.1", port=9, model="m")
+        assert (await scene.ask(ASK)).status == 503
+
+
+async def test_a_head_in_pieces(make_scene: SceneMaker) -> None:
+    answer = head(200, "application/json", "X-A: b") + b"Content-Length: 2\r\n\r\n{}"
+    async with make_scene() as scene:
+        for cut in (1, 15, len(answer) - 4, len(answer) - 3, len(answer) - 2, len(answer) - 1):
+
+            async def act(peer: Peer, seen: Seen, cut: int = cut) -> None:
+                await peer.send(answer[:cut])
+                await asyncio.sleep(0.01)
+                await peer.send(answer[cut:])
+
+            scene.engine.script.append(act)
+            response = await scene.ask(ASK)
+            assert (response.status, response.body, response.header("X-A")) == (200, b"{}", "b"), cut
+
+
+async def test_an_early_answer_to_a_large_body(make_scene: SceneMaker) -> None:
+    async with make_scene() as scene:
+        body = b'{"model":"m","pad":"%b"}' % (b"x" * 20_000_000)
+        scene.engine.script.append(raw(head(413) + b"Content-Length: 2\r\n\r\n{}", then="close"))
+        response = await scene.ask(post("/v1/chat/completions", body))
+        assert response.status == 413
