@@ -7,6 +7,7 @@ ticket was closed exactly once, no request body is still counted.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -313,8 +314,8 @@ class Scene:
     def engine(self) -> StubEngine:
         return self.engines[0]
 
-    async def connect(self) -> Client:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.gateway.port)
+    async def connect(self, tls: ssl.SSLContext | None = None) -> Client:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.gateway.port, ssl=tls)
         client = Client(reader, writer)
         self.clients.append(client)
         return client
@@ -355,6 +356,7 @@ def make_scene() -> SceneMaker:
         model: str = "m",
         engine_model: str = "m",
         aliases: Sequence[str] = (),
+        tls: ssl.SSLContext | None = None,
         **settings: Any,
     ) -> AsyncIterator[Scene]:
         async with AsyncExitStack() as stack:
@@ -381,7 +383,7 @@ def make_scene() -> SceneMaker:
                 max_model_len=4096,
             )
             gateway = Gateway([served], Keys(required), rows, GatewaySettings(**settings))
-            await gateway.start("127.0.0.1", 0)
+            await gateway.start("127.0.0.1", 0, ssl=tls)
             scene = Scene(gateway, stubs, router, rows)
             try:
                 yield scene

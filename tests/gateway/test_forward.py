@@ -31,7 +31,8 @@ async def test_the_whole_request() -> None:
     request = ClientRequest(b"POST", False, query=b"?a=b", onward=[b"X-A", b": ", b"1", b"\r\n"], body=b"{}")
     engine = await pool(ranks=4, base_path="/prefix", api_key="secret")
     assert b"".join(upstream_request(request, CHAT, engine, HERE, ())) == (
-        b"POST /prefix/v1/chat/completions?a=b HTTP/1.1\r\nHost: [::1]:8000\r\nAuthorization: Bearer secret\r\nX-A: 1\r\n"
+        b"POST /prefix/v1/chat/completions?a=b HTTP/1.1\r\nHost: [::1]:8000\r\n"
+        b"Authorization: Bearer secret\r\nX-A: 1\r\n"
         b"Accept-Encoding: identity\r\nX-data-parallel-rank: 2\r\nContent-Length: 2\r\n\r\n{}"
     )
 

@@ -1,4 +1,4 @@
-"""What we write ourselves on both sides: the request for the engine, and our own lines of the client's response head."""
+"""What we write ourselves on both sides: the request for the engine, and our lines of the client's response head."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class ChatTap(StreamTap):
     def feed(self, piece: bytes) -> bool:
         """See ``UsageTap``. Dull: a chunk with a choice that goes on; usage, errors, ends and ``[DONE]`` have none."""
         if (
-            b'_reason":null' in piece
+            b'finish_reason":null' in piece
             and not self._mid_line
             and piece.find(b"\n\n") == len(piece) - 2
             and piece.startswith(b"data: {")
