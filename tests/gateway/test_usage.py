@@ -143,17 +143,17 @@ def test_an_abort_is_raised_before_the_end_can_be_passed_on(spaced: bool, whole:
 @pytest.mark.parametrize("reason", ["abort", "stop", "length", "tool_calls"])
 def test_the_last_chunk_of_a_real_vllm_is_not_dull_although_its_stop_reason_is_null(reason: str) -> None:
     """Taken from vLLM 0.32: ``stop_reason`` stands beside ``finish_reason`` and is null."""
-    chunk = (
+    template = (
         'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,'
-        '"delta":{"content":""},"logprobs":null,"finish_reason":"%s","stop_reason":null,"token_ids":null}]}\n\n'
-        % reason
-    ).encode()
+        '"delta":{"content":""},"logprobs":null,"finish_reason":"REASON","stop_reason":null,"token_ids":null}]}\n\n'
+    )
+    chunk = template.replace("REASON", reason).encode()
     tap = ChatTap()
     if reason == "abort":
         with pytest.raises(EngineAbortedError):
-            tap.feed(chunk.encode())
+            tap.feed(chunk)
     else:
-        tap.feed(chunk.encode())
+        tap.feed(chunk)
     assert tap.usage().finish_reason == reason
 
 
