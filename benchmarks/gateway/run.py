@@ -3,8 +3,8 @@
     ./run bench-gateway [--seconds 3] [--rounds 3] [--no-peers] [--json FILE]
 
 Builds the upstream and the load generator (``cc``), installs the peers into ``.cache/bench-peers``, and pins upstream
-and load generator to core 0 and the router under test to core 1. Routers take turns in each round; a figure is the median
-over the rounds. The gateway runs with keys, identity, the usage tap, the real router and its counters on.
+and load generator to core 0 and the router under test to core 1. Routers take turns in each round; a figure is the
+median over the rounds. The gateway runs with keys, identity, the usage tap, the real router and its counters on.
 
 The run fails (status 1) if the usage that the gateway recorded is not one row per request, if something stays in
 flight, or if a client that did not ask for usage sees a chunk for it. Missed targets are printed, and fail the run

@@ -35,4 +35,10 @@ class Outbox:
         """Write now."""
         pending, self._pending = self._pending, []
         for transport, data in pending:
-            transport.write(data)
+            if transport.is_closing():
+                continue  # its peer left within this turn; uvloop would raise
+            try:
+                transport.write(data)
+            except Exception as error:  # the other connections' writes must not suffer
+                self._loop.call_exception_handler({"message": "a write failed", "exception": error})
+                transport.abort()
