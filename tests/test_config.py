@@ -11,7 +11,8 @@ import pytest
 
 from lmwarden.config import ConfigError, EngineUrl, Flag, is_loopback, load, load_storage, parse_engine_url
 
-ENGINE = '[[models]]\nname = "m"\n[models.engine]\nattach = ["http://127.0.0.1:8000"]\n'
+ATTACH = '[models.engine]\nattach = ["http://127.0.0.1:8000"]\n'
+ENGINE = '[[models]]\nname = "m"\n' + ATTACH
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -66,6 +67,51 @@ def test_flags_win_over_the_file_and_are_named_in_errors(tmp_path: Path) -> None
     assert load(None, [engine, ranks]).models[0].engine.data_parallel_size == 2
 
 
+def test_a_flag_does_not_hide_a_mistake_in_the_file(tmp_path: Path) -> None:
+    port = Flag("--port", ("client", "port"), 9001)
+    engine = Flag("--engine", ("models",), [{"engine": {"attach": ["http://e:1"]}}])
+    folder = Flag("--data-dir", ("storage", "dir"), "/d")
+    for text, flag, says in (
+        ('[client]\nport = "8080"\n' + ENGINE, port, "client.port: must be an integer from 0 to 65535, not '8080'"),
+        ("client = 3\n" + ENGINE, port, "client: must be a table"),
+        ("models = 3\n", engine, "models: expected [[models]] tables"),
+        ('[[models]]\nname = ""\n' + ATTACH, engine, "models[0].name: must be a text of 1 to 256"),
+    ):
+        path = write(tmp_path, text)
+        assert mistake(path, flag).startswith(f"{path}: {says}")
+    path = write(tmp_path, "[storage]\ndir = 3\n")
+    with pytest.raises(ConfigError, match=r"lmwarden\.toml: storage\.dir: must be a text, not 3"):
+        load_storage(path, [folder])
+
+
+def test_flags_are_not_changed_by_other_flags() -> None:
+    engine = Flag("--engine", ("models",), [{"engine": {"attach": ["http://e:1"]}}])
+    load(None, [engine, Flag("--max-num-seqs", ("models", 0, "engine", "max_num_seqs"), 3)])
+    assert engine.value == [{"engine": {"attach": ["http://e:1"]}}]
+
+
+def test_an_engine_from_the_command_line_is_blamed_there() -> None:
+    def flags(*urls: str) -> Flag:
+        return Flag("--engine", ("models",), [{"engine": {"attach": list(urls)}}])
+
+    assert mistake(None, flags("nonsense")).startswith("--engine: 'nonsense': expected http://host:port")
+    assert mistake(None, flags("http://h", "http://h:80")) == (
+        "--engine: http://h:80 is given twice; an engine serves one model here"
+    )
+
+
+def test_a_mistake_is_blamed_where_the_key_was_given(tmp_path: Path) -> None:
+    engine = Flag("--engine", ("models",), [{"engine": {"attach": ["http://e:1"]}}])
+    config = load(None, [engine])
+    assert config.engine_place(0, "data_parallel_size") == "--data-parallel-size"
+    path = write(tmp_path, "[client]\nport = 9000\n" + ENGINE)
+    assert load(path).engine_place(0, "model") == f"{path}: models[0].engine.model"
+    origin = load(path, [Flag("--host", ("client", "host"), "::1")]).origin
+    assert origin.place("client", "host") == "--host"
+    assert origin.place("client", "port", default="--port") == f"{path}: client.port"
+    assert origin.place("console", "port", default="--console-port") == "--console-port"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -73,7 +119,7 @@ def test_flags_win_over_the_file_and_are_named_in_errors(tmp_path: Path) -> None
         ("[clients]\nport = 1\n" + ENGINE, "clients: unknown key; allowed here: client, console"),
         ("client = 3\n" + ENGINE, "client: must be a table"),
         ('[client]\nport = "x"\n' + ENGINE, "client.port: must be an integer from 0 to 65535, not 'x'"),
-        ('[client]\nrequire_key = "no"\n' + ENGINE, 'client.require_key: must be true or false or "auto", not \'no\''),
+        ('[client]\nrequire_key = "no"\n' + ENGINE, "client.require_key: must be true or false or \"auto\", not 'no'"),
         ("[client]\nmax_body_bytes = 0\n" + ENGINE, "client.max_body_bytes: must be an integer of at least 1, not 0"),
         ("[watch]\ninterval_s = 0\n" + ENGINE, "watch.interval_s: must be a number above 0, not 0"),
         ('[client]\ntls_cert = "a"\n' + ENGINE, "client.tls_cert, client.tls_key: give both or none"),
@@ -82,15 +128,29 @@ def test_flags_win_over_the_file_and_are_named_in_errors(tmp_path: Path) -> None
         ('[console]\npassword_file = "x"\n' + ENGINE, "console.password_file: console sign-in is not in this version"),
         ("", "models: no engine given; use --engine URL, or [[models]]"),
         ("models = 3\n", "models: expected [[models]] tables"),
-        ('[[models]]\nname = "m"\n', "models[0].engine.attach: missing; must be a list of texts"),
+        ('[[models]]\nname = "m"\n', "models[0].engine.attach: missing; must be a list of one or more texts"),
         ('[[models]]\n[models.engine]\nlaunch = "vllm"\n', "models[0].engine.launch: starting engines is not in this"),
-        ("[[models]]\n[models.engine]\nattach = []\n", "models[0].engine.attach: must be a list of texts, not []"),
-        ('[[models]]\n[models.engine]\nattach = ["x"]\n', "models.engine.attach: engine URL 'x': expected http://"),
+        (
+            "[[models]]\n[models.engine]\nattach = []\n",
+            "models[0].engine.attach: must be a list of one or more texts, not []",
+        ),
+        ('[[models]]\n[models.engine]\nattach = ["x"]\n', "models[0].engine.attach: 'x': expected http://"),
         (ENGINE + '[models.routing]\nplacement = "r"\n', 'models[0].routing.placement: must be "hash" or "least-'),
         (ENGINE + '[models.routing]\nadmission = "auto"\n', "models[0].routing.admission: the waiting room is not in"),
-        (ENGINE + ENGINE, "models.engine.attach: http://127.0.0.1:8000 is given twice"),
-        (ENGINE + ENGINE.replace("8000", "8001"), "models.name: 'm' is given twice"),
+        (ENGINE + ENGINE.replace('name = "m"', ""), "models[1].engine.attach: http://127.0.0.1:8000 is given twice"),
+        (ENGINE + ENGINE.replace("8000", "8001"), "models[1].name: 'm' is given twice"),
         ("[client\n", "not valid TOML"),
+        (
+            '[[models]]\n[models.engine]\nattach = "http://h:1"\n',
+            "models[0].engine.attach: must be a list of one or more texts, e.g. [\"http://h:1\"], not 'http://h:1'",
+        ),
+        (
+            '[[models]]\naliases = [""]\n' + ATTACH,
+            "models[0].aliases[0]: must be a text of 1 to 256 characters, not ''",
+        ),
+        ('[[models]]\naliases = "a"\n' + ATTACH, "models[0].aliases: must be a list of texts, e.g. [\"a\"], not 'a'"),
+        ('[[models]]\nname = "a*"\n' + ATTACH, "models[0].name: 'a*' looks like a pattern; patterns go into aliases"),
+        ('[client]\nhost = ""\n' + ENGINE, "client.host: must be a text of 1 to 256 characters, not ''"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_file_key_and_what_is_allowed(tmp_path: Path, text: str, says: str) -> None:
@@ -108,11 +168,11 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_storage_alone_needs_no_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load_storage(write(tmp_path, '[storage]\ndir = "/d"\n')).path == Path("/d")
+    assert load_storage(write(tmp_path, '[storage]\ndir = "/d"\n'))[0].path == Path("/d")
     with pytest.raises(ConfigError, match=r"storage\.foo: unknown key; allowed here: dir, retention_days"):
         load_storage(write(tmp_path, "[storage]\nfoo = 1\n"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert load_storage().path == tmp_path / "lmwarden"
+    assert load_storage()[0].path == tmp_path / "lmwarden"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +188,9 @@ def test_engine_urls(text: str, url: EngineUrl) -> None:
     assert parse_engine_url(text) == url
 
 
-@pytest.mark.parametrize("text", ["h:8000", "ftp://h", "http://", "http://h:x", "http://h?a=1", "http://u:p@h", "http://h\n"])
+@pytest.mark.parametrize(
+    "text", ["h:8000", "ftp://h", "http://", "http://h:x", "http://h?a=1", "http://u:p@h", "http://h\n"]
+)
 def test_engine_urls_of_other_forms(text: str) -> None:
     with pytest.raises(ConfigError, match="expected http://host:port"):
         parse_engine_url(text)
@@ -152,12 +214,20 @@ def test_loopback_hosts() -> None:
 def test_an_engine_key_comes_from_a_file_and_never_shows(tmp_path: Path) -> None:
     key_file = tmp_path / "key"
     path = write(tmp_path, ENGINE + f'api_key_file = "{key_file}"\n')
-    engine = load(path).models[0].engine
-    with pytest.raises(ConfigError, match="No such file"):
-        engine.api_key()
+    place = f"{path}: models[0].engine.api_key_file: {key_file}"
+    assert mistake(path) == f"{place}: No such file or directory"
     key_file.write_text("two words\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="must hold one key"):
-        engine.api_key()
+    assert mistake(path) == f"{place}: must hold one key in printable ASCII"
+    key_file.write_bytes(b"\xff")
+    assert mistake(path) == f"{place}: not text"
     key_file.write_text("sk-1\n", encoding="utf-8")
-    assert engine.api_key() == "sk-1"
-    assert "sk-1" not in repr(engine)
+    config = load(path)
+    assert config.models[0].engine.api_key() == "sk-1"
+    assert "sk-1" not in repr(config)
+
+
+def test_a_key_file_is_named_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for text in ("~/key", "key"):
+        assert f": {tmp_path}/key: No such file" in mistake(write(tmp_path, ENGINE + f'api_key_file = "{text}"\n'))

@@ -55,7 +55,7 @@ async def test_only_what_was_named_changes(scene: Scene) -> None:
     [
         ({"affinity": 1}, "affinity: must be true or false, not 1"),
         ({"affinity": None}, "affinity: must be true or false, not None"),
-        ({"placement": "random"}, "placement: must be \"least-loaded\" or \"hash\", not 'random'"),
+        ({"placement": "random"}, 'placement: must be "least-loaded" or "hash", not \'random\''),
         ({"placement": ["hash"]}, 'placement: must be "least-loaded" or "hash"'),
         ({"spill_threshold": True}, "spill_threshold: must be an integer from 0 to 1000000"),
         ({"spill_threshold": -1}, "spill_threshold: must be an integer from 0 to 1000000"),

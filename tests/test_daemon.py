@@ -140,3 +140,15 @@ async def test_a_port_in_use_is_one_line_and_status_2(tmp_path: Path) -> None:
     assert errors.decode() == (
         f"lmwarden: --port: cannot listen on 127.0.0.1 port {port}: Address already in use; choose another\n"
     )
+
+
+async def test_a_data_folder_in_use_is_one_line_and_status_2(daemon: Daemon, tmp_path: Path) -> None:
+    process = await command(
+        "serve", "--engine", "http://127.0.0.1:9", "--port", "0", "--console-port", "0", "--data-dir", str(tmp_path),
+    )  # fmt: skip
+    _, errors = await process.communicate()
+    assert process.returncode == 2
+    assert errors.decode() == (
+        f"lmwarden: --data-dir: {tmp_path} is in use by another warden (process {daemon.process.pid});"
+        " give each its own folder\n"
+    )

@@ -11,7 +11,9 @@ SOURCE = Path(__file__).parent.parent / "src" / "lmwarden"
 
 MAY_IMPORT: dict[str, set[str]] = {
     "types": set(),
-    "config": {"types"},
+    "config_errors": {"types"},
+    "config": {"types", "config_errors"},
+    "ports": {"config"},
     "log": set(),
     "routing": {"types"},
     "engine": {"types", "config"},

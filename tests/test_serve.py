@@ -16,7 +16,7 @@ import pytest
 from tests.engine.fake_vllm import FakeVllm, fake_vllm, page
 
 from lmwarden.access.keys import KeyStore
-from lmwarden.access.secrets import load_secrets
+from lmwarden.access.secrets import StorageError, load_secrets
 from lmwarden.config import Config, ConfigError, Flag, load
 from lmwarden.serve import Warden
 from lmwarden.simulation.options import SimulatedEngineOptions
@@ -187,7 +187,12 @@ async def test_it_starts_without_an_engine_whose_ranks_and_model_are_stated(
     engine = FakeVllm()
     await engine.start()
     await engine.stop()
-    async with running(config(tmp_path, engine.url, model="tiny", data_parallel_size=2)) as warden:
+    settings = config(tmp_path, engine.url, model="tiny", data_parallel_size=2, max_num_seqs=64)
+    async with running(settings) as warden:
+        # What the operator said holds from the start.
+        view = warden.control.snapshot.models[0].view
+        assert (view.spill_threshold, view.spill_threshold_source) == (16, "auto")
+        assert [replica.state for replica in view.replicas] != [ReplicaState.READY] * 2
 
         async def ready() -> bool:
             async with session.get(warden.client_url + "/readyz") as response:
@@ -252,13 +257,32 @@ async def test_stopping_lets_a_stream_finish_and_refuses_the_rest(
         await warden.stop()
 
 
-async def test_tls_files_that_cannot_be_used(tmp_path: Path) -> None:
-    (tmp_path / "bad.pem").write_text("nothing")
-    for name, says in (("absent.pem", "No such file"), ("bad.pem", "must be a certificate")):
-        path = str(tmp_path / name)
-        more = [Flag("cert", ("client", "tls_cert"), path), Flag("key", ("client", "tls_key"), path)]
-        with pytest.raises(ConfigError, match=rf"tls_cert, client\.tls_key: cannot be used: .*{says}"):
-            await Warden(config(tmp_path, "http://127.0.0.1:9", more=more)).start()
+async def test_a_data_folder_has_one_warden(tmp_path: Path, simulated: str) -> None:
+    async with running(config(tmp_path, simulated)) as first:
+        with pytest.raises(StorageError, match=rf"--data-dir: {tmp_path} is in use by another warden \(process \d+\)"):
+            await Warden(config(tmp_path, simulated)).start()
+        assert first.client_url
+    async with running(config(tmp_path, simulated)):
+        pass
+
+
+async def test_mistakes_are_blamed_on_the_file_where_it_has_the_key(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "w.toml"
+    path.write_text(
+        f'[storage]\ndir = "{tmp_path}/file/x"\n[[models]]\n[models.engine]\nattach = ["http://127.0.0.1:9"]\n'
+    )
+    with pytest.raises(StorageError, match=rf"{path}: storage\.dir: cannot make"):
+        await Warden(load(path)).start()
+    async with fake_vllm() as engine:
+        path.write_text(f'[[models]]\n[models.engine]\nattach = ["{engine.url}"]\nmodel = "big"\n')
+        flags = [
+            Flag("--port", ("client", "port"), 0),
+            Flag("--console-port", ("console", "port"), 0),
+            Flag("--data-dir", ("storage", "dir"), str(tmp_path / "data")),
+        ]
+        with pytest.raises(ConfigError, match=rf"{path}: models\[0\]\.engine\.model: .* does not serve 'big'"):
+            await Warden(load(path, flags)).start()
 
 
 async def test_no_text_of_a_prompt_is_kept(tmp_path: Path, simulated: str, session: aiohttp.ClientSession) -> None:

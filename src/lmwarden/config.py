@@ -5,12 +5,14 @@ file is merged over it section by section; each ``[[models]]`` is merged over ``
 command line's flags. The result is converted into the structs below; nothing else in the project has a
 default of its own for these keys.
 
-A mistake is one :class:`ConfigError` whose text is one line: the file or flag, the key, what is allowed.
-Unknown keys are mistakes. Keys that belong to later versions are known and refused with a plain sentence.
+A mistake is one :class:`ConfigError` whose text is one line: the file or flag, the key, what is allowed
+(``config_errors`` words it). Unknown keys are mistakes. Keys that belong to later versions are known and refused
+with a plain sentence. The file is checked by itself first, so that a flag never hides a mistake in it.
 """
 
 from __future__ import annotations
 
+import copy
 import ipaddress
 import os
 import re
@@ -22,8 +24,10 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
-import msgspec.inspect
 
+from lmwarden.config_errors import ConfigError as ConfigError
+from lmwarden.config_errors import Flag as Flag
+from lmwarden.config_errors import Origin, Tables, describe, keys_in
 from lmwarden.types import RoutingSettings
 
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
@@ -32,12 +36,6 @@ PositiveInt: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 PositiveFloat: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 SpillThreshold: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
-
-
-class ConfigError(Exception):
-    """The configuration is unusable. ``str()`` is one line for a person."""
-
-    exit_status = 2
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,22 +107,21 @@ class EngineConfig(_Section, frozen=True, kw_only=True):
     api_key_file: str | None = None
 
     def api_key(self) -> str | None:
-        """The engine's own key.
+        """The engine's own key; None: it has none.
 
         Raises:
-            ConfigError: the file cannot be read, or is empty.
+            ConfigError: the file cannot be read, or does not hold a key. The text begins with the file.
         """
         if self.api_key_file is None:
             return None
+        path = Path(self.api_key_file).expanduser().absolute()
         try:
-            key = Path(self.api_key_file).expanduser().read_text(encoding="utf-8").strip()
+            key = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not text"
-            raise ConfigError(f"models.engine.api_key_file: {self.api_key_file}: {reason}") from None
+            raise ConfigError(f"{path}: {reason}") from None
         if not key or not key.isascii() or not key.isprintable() or " " in key:
-            raise ConfigError(
-                f"models.engine.api_key_file: {self.api_key_file}: must hold one key in printable ASCII"
-            )
+            raise ConfigError(f"{path}: must hold one key in printable ASCII")
         return key
 
 
@@ -157,24 +154,33 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     routing: RoutingConfig
 
 
-class Config(_Section, frozen=True, kw_only=True):
+class _File(_Section, frozen=True, kw_only=True):
+    """The tables of the file."""
+
+    client: ClientConfig
+    console: ConsoleConfig
+    storage: StorageConfig
+    watch: WatchConfig
+    models: tuple[ModelConfig, ...]
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The whole configuration."""
 
     client: ClientConfig
     console: ConsoleConfig
     storage: StorageConfig
     watch: WatchConfig
-    models: Annotated[tuple[ModelConfig, ...], msgspec.Meta(min_length=1)]
+    models: tuple[ModelConfig, ...]
+    """At least one."""
+    origin: Origin = Origin()
+    """For messages: where each key was given."""
 
-
-class Flag(NamedTuple):
-    """A command-line flag that overrides a key: errors name the flag instead of the file."""
-
-    name: str
-    """``--port``"""
-    path: tuple[str | int, ...]
-    """``("client", "port")``; an integer is an index into ``[[models]]``."""
-    value: object
+    def engine_place(self, number: int, key: str) -> str:
+        """Where ``[models.engine]`` of model ``number`` has a key, or would have it: a flag if engines are flags."""
+        if any(flag.path == ("models",) for flag in self.origin.flags):
+            return f"--{key.replace('_', '-')}"
+        return self.origin.place("models", number, "engine", key)
 
 
 class EngineUrl(NamedTuple):
@@ -187,24 +193,6 @@ class EngineUrl(NamedTuple):
     tls: bool
 
 
-_LATER = {
-    "launch": "starting engines is not in this version; attach = [\"http://host:port\"] takes running ones",
-    "replicas": "starting engines is not in this version; attach = [\"http://host:port\"] takes running ones",
-    "tensor_parallel_size": "starting engines is not in this version; give it to the vLLM server itself",
-    "gpus": "starting engines is not in this version; give CUDA_VISIBLE_DEVICES to the vLLM server itself",
-    "layout": "starting engines is not in this version; attach takes either layout",
-    "kv_offload_gib": "starting engines is not in this version; give it to the vLLM server itself",
-    "args": "starting engines is not in this version; give them to the vLLM server itself",
-    "env": "starting engines is not in this version; give them to the vLLM server itself",
-    "on_exit": "starting engines is not in this version; attached engines always outlive the warden",
-    "admission": "the waiting room is not in this version",
-    "prefer": "the waiting room is not in this version",
-    "max_wait_s": "the waiting room is not in this version",
-    "password_file": "console sign-in is not in this version; changes are accepted from this machine only",
-}
-"""Keys of later versions, and what to do meanwhile."""
-
-
 def load(path: Path | None = None, flags: Sequence[Flag] = ()) -> Config:
     """Read, merge and check.
 
@@ -215,56 +203,45 @@ def load(path: Path | None = None, flags: Sequence[Flag] = ()) -> Config:
     Raises:
         ConfigError: with one line that names file (or flag), key and what is allowed.
     """
-    user, source = _user_table(path, flags)
-    defaults = _defaults()
-    model_defaults = defaults.pop("model")
-    models = user.pop("models", [])
-    if not isinstance(models, list) or not all(isinstance(model, dict) for model in models):
-        raise ConfigError(f"{source}: models: expected [[models]] tables")
-    if not models:
+    file, origin = _given(path, flags)
+    _convert(file, msgspec.structs.replace(origin, flags=()))
+    tables = _convert(_with_flags(file, flags), origin)
+    if not tables.models:
         raise ConfigError(
-            f"{source}: models: no engine given; use --engine URL, or [[models]] with [models.engine] attach"
+            f"{origin.source}: models: no engine given; use --engine URL, or [[models]] with [models.engine] attach"
         )
-    merged = _merge(defaults, user)
-    merged["models"] = [_merge(model_defaults, model) for model in models]
-    try:
-        config = msgspec.convert(merged, Config)
-    except msgspec.ValidationError as error:
-        raise ConfigError(_describe(error, merged, source, flags)) from None
-    _check(config, source)
+    config = Config(**msgspec.structs.asdict(tables), origin=origin)
+    _check(config)
     return config
 
 
-def load_storage(path: Path | None = None, flags: Sequence[Flag] = ()) -> StorageConfig:
-    """``[storage]`` alone, for commands that need no engine.
+def load_storage(path: Path | None = None, flags: Sequence[Flag] = ()) -> tuple[StorageConfig, Origin]:
+    """``[storage]`` alone and where its keys were given, for commands that need no engine.
 
     Raises:
         ConfigError: as ``load``.
     """
-    user, source = _user_table(path, flags)
-    merged = _merge({"storage": _defaults()["storage"]}, {"storage": user.get("storage", {})})
-    try:
-        return msgspec.convert(merged["storage"], StorageConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigError(_describe(error, merged, source, flags, above="storage")) from None
+    file, origin = _given(path, flags)
+    _convert_storage(file, msgspec.structs.replace(origin, flags=()))
+    return _convert_storage(_with_flags(file, flags), origin), origin
 
 
 def parse_engine_url(text: str) -> EngineUrl:
     """Parse ``http://host:port[/prefix]``; a trailing ``/v1`` is dropped.
 
     Raises:
-        ConfigError: another form.
+        ConfigError: another form. The text begins with the URL; the caller says whose it is.
     """
     allowed = "expected http://host:port or https://host:port, with an optional path"
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise ConfigError(f"engine URL {text!r}: {allowed}") from None
+        raise ConfigError(f"{text!r:.100}: {allowed}") from None
     plain = not (parts.query or parts.fragment or parts.username or parts.password)
     plain = plain and not re.search(r"[\x00-\x20\x7f]", text)
     if parts.scheme not in ("http", "https") or not parts.hostname or not plain:
-        raise ConfigError(f"engine URL {text!r}: {allowed}")
+        raise ConfigError(f"{text!r:.100}: {allowed}")
     tls = parts.scheme == "https"
     base_path = parts.path.rstrip("/").removesuffix("/v1")
     return EngineUrl(parts.hostname, port if port is not None else (443 if tls else 80), base_path, tls)
@@ -280,12 +257,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _user_table(path: Path | None, flags: Sequence[Flag]) -> tuple[dict[str, Any], str]:
-    """What the user gave, and where it stands."""
-    user = {} if path is None else _read(path)
-    for flag in flags:
-        _set(user, flag)
-    return user, "command line" if path is None else str(path)
+def _given(path: Path | None, flags: Sequence[Flag]) -> tuple[dict[str, Any], Origin]:
+    """The user's file as it stands, and where keys come from."""
+    file = {} if path is None else _read(path)
+    source = {} if path is None else {"source": str(path)}
+    return file, Origin(flags=tuple(flags), in_file=keys_in(file), **source)
 
 
 def _defaults() -> dict[str, Any]:
@@ -304,20 +280,20 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
-def _set(table: dict[str, Any], flag: Flag) -> None:
-    """Set one nested key, making the tables on the way."""
-    here: Any = table
-    for step, following in zip(flag.path, flag.path[1:], strict=False):
-        empty: Any = [] if isinstance(following, int) else {}
-        if isinstance(step, int):
-            while len(here) <= step:
-                here.append({})
-            here = here[step]
-        else:
-            here = here.setdefault(step, empty)
-        if not isinstance(here, dict | list):
-            raise ConfigError(f"{flag.name}: {'.'.join(map(str, flag.path[:-1]))} is not a table in the file")
-    here[flag.path[-1]] = flag.value
+def _with_flags(file: Mapping[str, Any], flags: Sequence[Flag]) -> dict[str, Any]:
+    """A copy of the (checked) file's table in which the flags' keys are set."""
+    table = copy.deepcopy(dict(file))
+    for flag in flags:
+        here: Any = table
+        for step, following in zip(flag.path, flag.path[1:], strict=False):
+            empty: Any = [] if isinstance(following, int) else {}
+            if isinstance(step, int):
+                here.extend({} for _ in range(step + 1 - len(here)))
+                here = here[step]
+            else:
+                here = here.setdefault(step, empty)
+        here[flag.path[-1]] = copy.deepcopy(flag.value)
+    return table
 
 
 def _merge(defaults: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,32 +304,8 @@ def _merge(defaults: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-def _describe(
-    error: msgspec.ValidationError, merged: Any, source: str, flags: Sequence[Flag], above: str = ""
-) -> str:
-    """One line: where, which key, what is allowed. ``above``: the table that was converted, if not all."""
-    message, _, location = str(error).partition(" - at `$")
-    location = f".{above}{location}" if above else location
-    path = re.sub(r"\[(\d+)\]", r".\1", location.rstrip("`")).strip(".")
-    steps = tuple(int(step) if step.isdigit() else step for step in path.split(".")) if path else ()
-    flags_above = [flag for flag in flags if flag.path == steps[: len(flag.path)]]
-    if flags_above:
-        nearest = max(flags_above, key=lambda flag: len(flag.path))
-        return f"{nearest.name}: {_expected(merged, steps)}"
-    shown = re.sub(r"\.(\d+)", r"[\1]", path)
-    field = re.search(r"field `(.*)`", message)
-    where = ".".join(filter(None, (shown, field[1] if field else "")))
-    if field is None:
-        return f"{source}: {where}: {_expected(merged, steps)}"
-    if message.startswith("Object missing"):
-        return f"{source}: {where}: missing; {_expected(merged, (*steps, field[1]), show_value=False)}"
-    if field[1] in _LATER:
-        return f"{source}: {where}: {_LATER[field[1]]}"
-    return f"{source}: {where}: unknown key; allowed here: {', '.join(_table_at(steps).__struct_fields__)}"
-
-
-_TABLES: dict[tuple[str, ...], type[_Section]] = {
-    (): Config,
+_TABLES: Tables = {
+    (): _File,
     ("client",): ClientConfig,
     ("console",): ConsoleConfig,
     ("storage",): StorageConfig,
@@ -364,80 +316,69 @@ _TABLES: dict[tuple[str, ...], type[_Section]] = {
 }
 
 
-def _table_at(steps: tuple[str | int, ...]) -> type[_Section]:
-    return _TABLES[tuple(step for step in steps if isinstance(step, str))]
+def _convert(user: Mapping[str, Any], origin: Origin) -> _File:
+    """Merge what a user gave over the defaults and check it."""
+    defaults = _defaults()
+    model_defaults = defaults.pop("model")
+    models = user.get("models", [])
+    if not isinstance(models, list) or not all(isinstance(model, dict) for model in models):
+        raise ConfigError(f"{origin.source}: models: expected [[models]] tables")
+    merged = _merge(defaults, user) | {"models": [_merge(model_defaults, model) for model in models]}
+    try:
+        return msgspec.convert(merged, _File)
+    except msgspec.ValidationError as error:
+        raise ConfigError(describe(error, merged, origin, _TABLES)) from None
 
 
-def _expected(merged: Any, steps: tuple[str | int, ...], *, show_value: bool = True) -> str:
-    """``must be an integer from 0 to 65535, not 99999``, from the type of the key at ``steps``."""
-    named = tuple(step for step in steps if isinstance(step, str))
-    if named in _TABLES and named[-1:] != ("models",):
-        return "must be a table"
-    types = {field.name: field.type for field in _struct_info(_TABLES[named[:-1]]).fields}
-    allowed = f"must be {_words(types[named[-1]])}"
-    if not show_value:
-        return allowed
-    value = merged
-    for step in steps:
-        value = value[step]
-    return f"{allowed}, not {value!r:.100}"
+def _convert_storage(user: Mapping[str, Any], origin: Origin) -> StorageConfig:
+    merged = _merge({"storage": _defaults()["storage"]}, {"storage": user.get("storage", {})})
+    try:
+        return msgspec.convert(merged["storage"], StorageConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(describe(error, merged, origin, _TABLES, above=("storage",))) from None
 
 
-def _struct_info(table: type[_Section]) -> msgspec.inspect.StructType:
-    info = msgspec.inspect.type_info(table)
-    assert isinstance(info, msgspec.inspect.StructType)
-    return info
-
-
-def _words(kind: msgspec.inspect.Type) -> str:
-    """A type for a person."""
-    match kind:
-        case msgspec.inspect.IntType() | msgspec.inspect.FloatType():
-            noun = "an integer" if isinstance(kind, msgspec.inspect.IntType) else "a number"
-            if kind.ge is not None and kind.le is not None:
-                return f"{noun} from {kind.ge} to {kind.le}"
-            above = f" above {kind.gt}" if kind.gt is not None else ""
-            return noun + (f" of at least {kind.ge}" if kind.ge is not None else above)
-        case msgspec.inspect.StrType():
-            return "a text"
-        case msgspec.inspect.BoolType():
-            return "true or false"
-        case msgspec.inspect.LiteralType():
-            return " or ".join(f'"{value}"' for value in kind.values)
-        case msgspec.inspect.VarTupleType():
-            return "a list of texts"
-        case msgspec.inspect.UnionType():
-            parts = [part for part in kind.types if not isinstance(part, msgspec.inspect.NoneType)]
-            return " or ".join(_words(part) for part in parts)
-    return "another value"
-
-
-def _check(config: Config, source: str) -> None:
+def _check(config: Config) -> None:
     """What types cannot say."""
-    client = config.client
+    client, origin = config.client, config.origin
     if (client.tls_cert is None) != (client.tls_key is None):
-        raise ConfigError(f"{source}: client.tls_cert, client.tls_key: give both or none")
+        raise ConfigError(f"{origin.source}: client.tls_cert, client.tls_key: give both or none")
     if client.max_buffered_bytes < client.max_body_bytes:
-        raise ConfigError(
-            f"{source}: client.max_buffered_bytes: must be at least max_body_bytes ({client.max_body_bytes})"
-        )
+        place = origin.place("client", "max_buffered_bytes")
+        raise ConfigError(f"{place}: must be at least max_body_bytes ({client.max_body_bytes})")
     for header in client.session_headers:
         if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", header):
-            raise ConfigError(f"{source}: client.session_headers: {header!r} is not a header name")
-    seen_urls: set[EngineUrl] = set()
-    seen_names: set[str] = set()
-    for model in config.models:
+            raise ConfigError(f"{origin.place('client', 'session_headers')}: {header!r} is not a header name")
+    _check_names(config)
+    _check_engines(config)
+
+
+def _check_names(config: Config) -> None:
+    seen: set[str] = set()
+    for number, model in enumerate(config.models):
+        if model.name is None:
+            continue
+        place = config.origin.place("models", number, "name")
+        if re.search(r"[*?\[]", model.name):
+            raise ConfigError(f"{place}: {model.name!r} looks like a pattern; patterns go into aliases")
+        if model.name in seen:
+            raise ConfigError(f"{place}: {model.name!r} is given twice; names must differ")
+        seen.add(model.name)
+
+
+def _check_engines(config: Config) -> None:
+    seen: set[EngineUrl] = set()
+    for number, model in enumerate(config.models):
+        place = config.origin.place("models", number, "engine", "attach")
         for text in model.engine.attach:
             try:
                 url = parse_engine_url(text)
             except ConfigError as error:
-                raise ConfigError(f"{source}: models.engine.attach: {error}") from None
-            if url in seen_urls:
-                raise ConfigError(
-                    f"{source}: models.engine.attach: {text} is given twice; an engine serves one model here"
-                )
-            seen_urls.add(url)
-        if model.name is not None and model.name in seen_names:
-            raise ConfigError(f"{source}: models.name: {model.name!r} is given twice; names must differ")
-        if model.name is not None:
-            seen_names.add(model.name)
+                raise ConfigError(f"{place}: {error}") from None
+            if url in seen:
+                raise ConfigError(f"{place}: {text} is given twice; an engine serves one model here")
+            seen.add(url)
+        try:
+            model.engine.api_key()
+        except ConfigError as error:
+            raise ConfigError(f"{config.origin.place('models', number, 'engine', 'api_key_file')}: {error}") from None

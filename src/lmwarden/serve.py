@@ -6,9 +6,10 @@ One :class:`Warden` is one client port, one console port and the models between 
     thread      console: reads control's snapshot, sends changes to the data loop
     thread      ledger: takes rows from the data loop, writes them
 
-Start: data folder and keys; both ports are tried first, so that a port in use is the first thing one hears;
-the engines are attached (which waits for them); then the gateway opens. Stop is the reverse: new requests are
-refused and open streams finish within ``client.drain_s``, then the watches, the console and the ledger end.
+Start: data folder (locked, so that it has one warden) and keys; both ports are tried first, so that a port in use
+is the first thing one hears; the engines are attached (which waits for them); then the gateway opens. Stop is the
+reverse: new requests are refused and open streams finish within ``client.drain_s``, then the watches, the console
+and the ledger end.
 
 Under ``speed`` X the clock runs X times as fast as the wall clock: router, scrapes and snapshots are then in
 modelled seconds, while the gateway's own time limits stay real.
@@ -17,16 +18,17 @@ modelled seconds, while the gateway's own time limits stay real.
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import aiohttp
 import structlog
 
 from lmwarden.access.keys import Authenticator, KeyStore
+from lmwarden.access.lock import DataFolderLock
 from lmwarden.access.secrets import InstallationSecrets, load_secrets
 from lmwarden.config import Config, ConfigError, ModelConfig, is_loopback
 from lmwarden.console.app import make_app
@@ -37,6 +39,7 @@ from lmwarden.engine.watch import EngineWatch
 from lmwarden.gateway.gateway import Gateway
 from lmwarden.gateway.settings import GatewaySettings, ServedModel
 from lmwarden.ledger.ledger import Ledger
+from lmwarden.ports import client_port, listen_for_console, tls_context
 from lmwarden.routing.contract import RouterContract
 from lmwarden.routing.router import Router
 from lmwarden.types import Action, Clock, ReplicaCapacity, ReplicaId, ReplicaSample, RoutingSettings
@@ -50,10 +53,6 @@ class RouterFactory(Protocol):
     def __call__(self, settings: RoutingSettings, *, engines: Mapping[str, int], seed: int = 0) -> RouterContract:
         """``engines``: short name to number of ranks."""
         ...
-
-
-class PortError(ConfigError):
-    """A port cannot be bound."""
 
 
 class _Sink:
@@ -133,6 +132,7 @@ class Warden:
         self._make_router = router_factory
         self._gateway: Gateway | None = None
         self._ledger: Ledger | None = None
+        self._lock: DataFolderLock | None = None
         self._console: ConsoleServer | None = None
         self._control: Control | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -168,7 +168,7 @@ class Warden:
 
         Raises:
             ConfigError: the configuration does not fit what is there (ports, engines, TLS files).
-            StorageError: the data folder cannot be used.
+            StorageError: the data folder cannot be used, or another warden uses it.
         """
         try:
             await self._start()
@@ -197,19 +197,23 @@ class Warden:
             await session.close()
         if self._ledger is not None:
             await asyncio.to_thread(self._ledger.stop)
+        if self._lock is not None:
+            self._lock.release()
 
     async def _start(self) -> None:
         config = self._config
         data_dir = config.storage.path
-        secrets = load_secrets(data_dir)
-        tls = _tls(config)
+        place = config.origin.place("storage", "dir", default="--data-dir")
+        secrets = load_secrets(data_dir, place)
+        self._lock = DataFolderLock(data_dir, place)
+        self._lock.acquire()
+        tls = tls_context(config)
         authenticator = Authenticator(
             KeyStore(data_dir, secrets.keys), secrets.keys, required=config.client.key_required
         )
         if authenticator.required and not authenticator.key_count:
             log.warning("no API key exists, so every request is refused; make one: lmwarden keys create NAME")
-        _bind("--port", config.client.host, config.client.port).close()
-        listener = _bind("--console-port", config.console.host, config.console.port)
+        listener = listen_for_console(config)
         self._console_port = listener.getsockname()[1]
         try:
             self._session = aiohttp.ClientSession(
@@ -225,6 +229,7 @@ class Warden:
                 self._ledger,
                 _gateway_settings(config, self._speed),
                 self._clock,
+                config.origin.source,
             )
             await self._open_gateway(self._gateway, tls)
             handles = [self._watch(model, self._gateway) for model in models]
@@ -247,7 +252,7 @@ class Warden:
         """Find the engines and make the models."""
         waiting: list[Coroutine[Any, Any, list[Attached]]] = []
         first_number = 0
-        for model in self._config.models:
+        for number, model in enumerate(self._config.models):
             waiting.append(
                 attach_engines(
                     model.engine,
@@ -255,6 +260,7 @@ class Warden:
                     first_number=first_number,
                     session=session,
                     settings=self._config.watch,
+                    place=partial(self._config.engine_place, number),
                 )
             )
             first_number += len(model.engine.attach)
@@ -265,15 +271,18 @@ class Warden:
         names = [model.name for model in models]
         for name in names:
             if names.count(name) > 1:
-                raise ConfigError(f"models.name: two [[models]] are called {name!r}; give each a name of its own")
+                source = self._config.origin.source
+                raise ConfigError(
+                    f"{source}: models.name: two [[models]] are called {name!r}; give each a name of its own"
+                )
         return models
 
     async def _open_gateway(self, gateway: Gateway, tls: ssl.SSLContext | None) -> None:
-        client = self._config.client
+        bound = client_port(self._config)
         try:
-            await gateway.start(client.host, client.port, ssl=tls)
+            await gateway.start(bound.host, bound.port, ssl=tls)
         except OSError as error:
-            raise _port_error("--port", client.host, client.port, error) from None
+            raise bound.error(error) from None
 
     def _watch(self, model: _Model, gateway: Gateway) -> ModelHandle:
         """Start watching a model's engines."""
@@ -291,6 +300,8 @@ class Warden:
             )
             if engine.facts is not None:
                 watch.adopt(engine.facts)
+            else:
+                watch.expect()
             watches.append(watch)
             self._hold(watch.run())
         return ModelHandle(
@@ -315,7 +326,7 @@ class Warden:
             view = model.router.view(self._clock())
             if view.spill_threshold_source == "default":
                 log.warning(
-                    "max_num_seqs unknown, so the spill threshold is the default; give --max-num-seqs",
+                    "max_num_seqs unknown, so the spill threshold is the default; give max_num_seqs",
                     model=model.name,
                     spill_threshold=view.spill_threshold,
                 )
@@ -338,11 +349,12 @@ def _make_gateway(
     ledger: Ledger,
     settings: GatewaySettings,
     clock: Clock,
+    source: str,
 ) -> Gateway:
     try:
         return Gateway(models, authenticator, ledger, settings, clock)
     except ValueError as error:
-        raise ConfigError(f"models.aliases: {error}") from None
+        raise ConfigError(f"{source}: models.aliases: {error}") from None
 
 
 def _gateway_settings(config: Config, speed: float) -> GatewaySettings:
@@ -353,41 +365,6 @@ def _gateway_settings(config: Config, speed: float) -> GatewaySettings:
         answer_silence_s=config.client.answer_silence_s,
         clock_rate=speed,
     )
-
-
-def _tls(config: Config) -> ssl.SSLContext | None:
-    if config.client.tls_cert is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(config.client.tls_cert, config.client.tls_key)
-    except OSError as error:
-        malformed = isinstance(error, ssl.SSLError)
-        reason = "they must be a certificate and its key in PEM form" if malformed else error.strerror
-        raise ConfigError(f"client.tls_cert, client.tls_key: cannot be used: {reason}") from None
-    return context
-
-
-def _bind(flag: str, host: str, port: int) -> socket.socket:
-    """A listening socket."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(128)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        raise _port_error(flag, host, port, error) from None
-    listener.setblocking(False)
-    return listener
-
-
-def _port_error(flag: str, host: str, port: int, error: OSError) -> PortError:
-    return PortError(f"{flag}: cannot listen on {host} port {port}: {error.strerror or error}; choose another")
 
 
 def _url(scheme: str, host: str, port: int) -> str:

@@ -36,8 +36,18 @@ class StubEndpoint:
         self.routing: dict[str, Any] = {"affinity": True, "placement": "hash"}
         self.running: list[int | None] = [1, 0]
         self.engines = ["e0/0", "e0/1"]
+        """What the console lists."""
+        self.known_here = ["e0/0", "e0/1"]
+        """What the client port knows."""
         self.answer: Handler = self.whole_answer
         self.decision: str | None = "sticky"
+        self.decisions: dict[str, int] = {}
+        """What the console has counted."""
+        self.counts = True
+        """False: the console belongs to another warden."""
+        self.probes: list[str | None] = []
+        """Replicas that test requests named."""
+        self.probed = asyncio.Event()
         self.arrived = asyncio.Event()
         """Set by the first generation request."""
 
@@ -61,7 +71,24 @@ class StubEndpoint:
             "X-LMWarden-Wait-Ms": "0",
         }
 
+    def _count(self) -> None:
+        if self.counts and self.decision is not None:
+            self.decisions[self.decision] = self.decisions.get(self.decision, 0) + 1
+
+    async def _probe(self, request: web.Request) -> web.StreamResponse:
+        """A short request that is not streamed."""
+        replica = request.headers.get("X-LMWarden-Replica")
+        self.probes.append(replica)
+        self.probed.set()
+        if replica is not None and replica not in self.known_here:
+            return web.json_response({"error": {"message": "no such replica"}}, status=400)
+        self._count()
+        return web.json_response({}, headers=self.answer_headers())
+
     async def _generate(self, request: web.Request) -> web.StreamResponse:
+        if b'"max_tokens":1,' in await request.read():
+            return await self._probe(request)
+        self._count()
         self.bodies.append(msgspec.json.decode(await request.read()))
         self.headers.append(dict(request.headers))
         self.arrived.set()
@@ -75,7 +102,7 @@ class StubEndpoint:
         replicas = [
             {"replica": name, "running": running} for name, running in zip(self.engines, self.running, strict=True)
         ]
-        return web.json_response(self.routing | {"in_flight": 0, "replicas": replicas})
+        return web.json_response(self.routing | {"in_flight": 0, "replicas": replicas, "decisions": self.decisions})
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})

@@ -12,7 +12,7 @@ from aiohttp import web
 from tests.bench.stub_endpoint import CHAT_STREAM, MESSAGES_STREAM, StubEndpoint, event, serving
 
 from lmwarden.bench.client import AgentClient, Api, Conversation, listed_models
-from lmwarden.bench.errors import PlanError
+from lmwarden.bench.errors import BenchError
 from lmwarden.bench.measure import TurnRecord
 from lmwarden.bench.sessions import SessionSource
 from lmwarden.bench.workload import load_workload
@@ -201,5 +201,5 @@ async def test_a_refused_connection_is_recorded(unused_tcp_port: int) -> None:
 
 async def test_the_endpoint_lists_its_models(stub: StubEndpoint, unused_tcp_port: int) -> None:
     assert await listed_models(stub.url, None) == ["m"]
-    with pytest.raises(PlanError, match="GET /v1/models failed"):
+    with pytest.raises(BenchError, match=r"--url http://127\.0\.0\.1:\d+: GET /v1/models failed: connection refused"):
         await listed_models(f"http://127.0.0.1:{unused_tcp_port}", None)

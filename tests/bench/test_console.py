@@ -57,7 +57,7 @@ def test_only_one_engine_can_balance_by_itself() -> None:
 
 async def test_a_console_that_refuses_is_quoted_in_one_line(stub: StubEndpoint) -> None:
     async with Console(stub.url, "other") as console:
-        with pytest.raises(BenchError, match="answered 404") as caught:
+        with pytest.raises(BenchError, match="serves no model other") as caught:
             await console.state()
     assert "\n" not in str(caught.value)
 

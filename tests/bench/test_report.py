@@ -56,9 +56,15 @@ def test_notes_name_failures_waiting_repeats_and_an_imitated_balancer() -> None:
     assert "imitation" in notes
 
 
+def test_how_coarse_sessions_per_hour_are_is_said() -> None:
+    assert "one session more or less is 20 per hour" in " ".join(result_notes(result(row(seconds=180.0))))
+    # Two runs of a minute each: one session is half as much of their mean.
+    assert "is 30 per hour" in " ".join(result_notes(result(row(seconds=60.0), row(seconds=60.0))))
+
+
 def test_waiting_that_does_not_change_the_tail_is_not_noted() -> None:
     notes = result_notes(result(row(ttfb_s=TtfbSeconds(p95=20.0, p95_with_waiting=20.5))))
-    assert len(notes) == 1
+    assert len(notes) == 2
 
 
 def test_the_gain_is_one_sentence_with_its_numbers() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 
@@ -13,11 +14,10 @@ import pytest
 from tests.bench.stub_endpoint import StubEndpoint, serving
 from tests.bench.test_results import row
 
-from lmwarden.bench.errors import PlanError
 from lmwarden.bench.runner import Plan, RunOutcome
 from lmwarden.bench.workload import load_workload
 from lmwarden.cli import main
-from lmwarden.cli.bench import default_console, exit_status, run_notes
+from lmwarden.cli.bench import default_console, exit_status, introduction, run_notes
 
 
 @pytest.fixture
@@ -67,6 +67,11 @@ def test_a_run_prints_its_table_and_writes_its_files(
         (["--levels", "0"], "--levels"),
         (["--levels", "four"], "--levels"),
         (["--seconds", "0"], "--seconds"),
+        (["--seconds", "nan"], "--seconds"),
+        (["--warmup", "inf"], "--warmup"),
+        (["--console", "zzz"], "--console: 'zzz': expected http://host:port"),
+        (["--engine", "zzz"], "--engine: 'zzz': expected http://host:port"),
+        (["--url", "http://h:x"], "--url: 'http://h:x': expected http://host:port"),
         (["--workload", "none"], "claude-code"),
         (["--url", "127.0.0.1:8080"], "http://host:port"),
         (["--repeats", "0"], "--repeats"),
@@ -84,16 +89,58 @@ def test_unusable_arguments_are_one_line_and_exit_status_2(
     assert error.count("\n") == 1
 
 
-def test_a_dead_endpoint_is_one_line(unused_tcp_port: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--model", "m", "--url", f"http://127.0.0.1:{unused_tcp_port}"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+def dead(port: int) -> str:
+    return f"http://127.0.0.1:{port}"
+
+
+def run_one_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a run that cannot begin says: one line, status 1, nothing before it."""
+    assert main(["bench", "--model", "m", "--levels", "1", "--seconds", "1", *arguments]) == 1
+    output, error = capsys.readouterr()
+    assert output == ""
+    assert error.count("\n") == 1
+    assert "Error" not in error
+    return error
+
+
+def test_whatever_cannot_be_reached_is_one_line_and_status_1(
+    stub: StubEndpoint, unused_tcp_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nobody = dead(unused_tcp_port)
+    assert f"--url {nobody}: GET /v1/models failed: connection refused" in run_one_line(capsys, "--url", nobody)
+    said = run_one_line(capsys, "--url", stub.url, "--console", nobody)
+    assert f"--console {nobody}: connection refused; --console names" in said
+    for arms in ("off,on", "as-is"):
+        said = run_one_line(capsys, "--url", stub.url, "--console", stub.url, "--engine", nobody, "--arms", arms)
+        assert f"--engine {nobody}: no prefix-cache counters of vLLM" in said
+    assert stub.patches == []
+
+
+def test_arms_of_an_endpoint_that_is_no_warden_are_no_comparison(
+    stub: StubEndpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stub.decision = None
+    said = run_one_line(capsys, "--url", stub.url, "--console", stub.url)
+    assert "no warden is there" in said
+    assert stub.patches == []
+
+
+def test_the_length_of_a_run_and_whom_it_touches_are_said_before_it() -> None:
+    plan = Plan(
+        url="", model="m", workload=load_workload("claude-code"), levels=[4, 8], arms=["off", "on"],
+        seconds=180.0, warmup_s=20.0, repeats=3, clock=time.monotonic, seed=7,
+    )  # fmt: skip
+    assert introduction(plan) == [
+        "12 runs of 200 s: about 40 min; seed 7",
+        "The routing of m is switched for everybody who uses it, and set back at the end.",
+    ]
+    alone = replace(plan, arms=["as-is"], levels=[1], repeats=1)
+    assert introduction(alone) == ["1 run of 200 s: about 3 min; seed 7"]
 
 
 def test_the_console_is_beside_the_endpoint() -> None:
     assert default_console("https://warden.lan:8080/x") == "http://warden.lan:8081"
     assert default_console("http://[::1]:8080") == "http://[::1]:8081"
-    with pytest.raises(PlanError):
-        default_console("warden")
 
 
 def test_the_exit_status_tells_failed_and_interrupted_runs() -> None:

@@ -7,16 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.bench.test_results import row
 
 import lmwarden
 from lmwarden.bench.results import LevelResult
+from lmwarden.bench.runner import Plan, RunOutcome
+from lmwarden.bench.workload import load_workload
 from lmwarden.cli import main
-from lmwarden.cli.demo import DemoOptions, DemoOutcome, run_demo
+from lmwarden.cli.demo import DemoOptions, DemoOutcome, demo_notes, run_demo
 from lmwarden.routing.baselines import PerRequestRouter, random_choice
 from lmwarden.routing.contract import RouterContract
 from lmwarden.types import RoutingSettings
@@ -65,6 +69,19 @@ async def test_with_random_placement_the_gain_vanishes() -> None:
     outcome = await run_demo(SHORT, Console(file=io.StringIO()), router_factory=random_router)
     off, on = off_and_on(outcome)
     assert hits(on) == pytest.approx(hits(off), abs=0.15)
+
+
+def test_a_conclusion_is_drawn_from_a_whole_run_only() -> None:
+    plan = Plan(
+        url="", model="m", workload=load_workload("claude-code"), levels=[8], arms=["off", "on"],
+        seconds=180.0, clock=time.monotonic, speed=10.0,
+    )  # fmt: skip
+    levels = [row(arm="off"), row()]
+    whole = demo_notes(RunOutcome(levels=levels), plan)
+    assert whole[-1].startswith("From off to on: at 8 sessions")
+    cut = demo_notes(RunOutcome(levels=levels, interrupted=True), plan)
+    assert not any("From off to on" in note for note in cut)
+    assert any("interrupted" in note for note in cut)
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:

@@ -56,9 +56,7 @@ class Scene:
         self.control = Control(
             [handle],
             clock=time.monotonic,
-            counters=lambda: {
-                name: self.counters.snapshot(open_exchanges=0, buffered_bytes=0, client_connections=0)
-            },
+            counters=lambda: {name: self.counters.snapshot(open_exchanges=0, buffered_bytes=0, client_connections=0)},
             dropped_rows=lambda: self.dropped_rows,
         )
 

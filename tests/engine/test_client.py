@@ -63,10 +63,20 @@ async def test_unhealthy(engine: FakeVllm, client: EngineClient) -> None:
         await client.health()
 
 
-@pytest.mark.parametrize("models", ["<html>", '{"data": []}', '{"data": 3}', "{}"])
-async def test_no_models(engine: FakeVllm, client: EngineClient, models: str) -> None:
-    engine.models = models
-    with pytest.raises(EngineUnwellError, match="does not list a model"):
+@pytest.mark.parametrize(
+    ("status", "models", "says"),
+    [
+        (200, "<html>", "answers, but is no vLLM server: its /v1/models is no list of models"),
+        (200, '{"data": 3}', "answers, but is no vLLM server: its /v1/models is no list of models"),
+        (200, "{}", "answers, but is no vLLM server: its /v1/models is no list of models"),
+        (200, '{"data": []}', "/v1/models lists no model"),
+        (404, "<html>", "answers, but is no vLLM server: /v1/models is 404 there"),
+        (503, "", "/v1/models answers 503"),
+    ],
+)
+async def test_no_models(engine: FakeVllm, client: EngineClient, status: int, models: str, says: str) -> None:
+    engine.models, engine.models_status = models, status
+    with pytest.raises(EngineUnwellError, match=says):
         await client.models()
 
 

@@ -36,7 +36,7 @@ def test_ranks_are_in_numeric_order() -> None:
     assert [rank.running for rank in parse("\n".join(lines).encode()).ranks] == [0, 9, 10]
 
 
-@pytest.mark.parametrize("text", [OLD, NEW, OLD.replace('{model', '{engine="0",model') + NEW, NEW + OLD])
+@pytest.mark.parametrize("text", [OLD, NEW, OLD.replace("{model", '{engine="0",model') + NEW, NEW + OLD])
 def test_old_names_new_names_and_both_give_the_same_figures(text: str) -> None:
     (rank,) = parse(text.encode()).ranks
     assert (rank.running, rank.kv_used_ratio) == (3, 0.5)

@@ -63,9 +63,7 @@ class Scene:
         chosen = watch_settings(**settings)
         endpoint = self.engine.endpoint()
         client = EngineClient(endpoint, self.session, chosen.probe_timeout_s)
-        self.watch = EngineWatch(
-            endpoint, client, self.sink, settings=chosen, clock=lambda: self.now, max_num_seqs=32
-        )
+        self.watch = EngineWatch(endpoint, client, self.sink, settings=chosen, clock=lambda: self.now, max_num_seqs=32)
         return self.watch
 
 
@@ -197,3 +195,26 @@ async def test_run_looks_again_and_again_and_survives_its_own_errors(scene: Scen
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert scene.sink.take() == UP
+
+
+async def test_what_the_operator_said_holds_before_an_engine_answers() -> None:
+    """Its capacity is known, yet no request goes there; and its first boot id is no restart."""
+    async with fake_vllm() as engine, aiohttp.ClientSession() as session:
+        recorder = Recorder()
+        watch = EngineWatch(
+            engine.endpoint(ranks=1),
+            EngineClient(engine.endpoint(ranks=1), session, timeout_s=20.0),
+            recorder,
+            settings=watch_settings(),
+            clock=lambda: 0.0,
+            max_num_seqs=64,
+        )
+        watch.expect()
+        assert recorder.take() == ["up e0/0 ", "down e0/0"]
+        assert recorder.capacities[ReplicaId("e0", 0)].max_num_seqs == 64
+        assert watch.state is EngineState.STARTING
+        engine.metrics = page(ranks=1)
+        await watch.look()
+        (news,) = recorder.take()
+        assert news.startswith("up e0/0 ")
+        assert recorder.capacities[ReplicaId("e0", 0)] == ReplicaCapacity(kv_cache_tokens=4096, max_num_seqs=64)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from lmwarden.simulation.generation import Generation, RequestError, parse_generation
@@ -12,14 +15,16 @@ from lmwarden.simulation.protocol import Api
 OPTIONS = SimulatedEngineOptions(model="m", max_answer_tokens=100)
 
 
-def parse(api: Api, max_model_len: int = 1000, /, **fields: object) -> Generation:
+def parse(
+    api: Api, max_model_len: int = 1000, /, *, options: SimulatedEngineOptions = OPTIONS, **fields: object
+) -> Generation:
     prompts: dict[Api, dict[str, object]] = {
         "chat": {"messages": [{"role": "user", "content": "hi"}]},
         "messages": {"messages": [{"role": "user", "content": "hi"}]},
         "completions": {"prompt": "hi"},
         "responses": {"input": "hi"},
     }
-    return parse_generation(api, {"model": "m", **prompts[api], **fields}, OPTIONS, max_model_len)
+    return parse_generation(api, {"model": "m", **prompts[api], **fields}, options, max_model_len)
 
 
 def length(generation: Generation) -> tuple[int, str]:
@@ -51,6 +56,31 @@ def test_the_context_bounds_the_answer() -> None:
         parse("chat", 4, max_tokens=50)
 
 
+@pytest.mark.parametrize(
+    ("api", "field", "named"),
+    [
+        ("chat", "max_tokens", "max_tokens"),
+        ("chat", "max_completion_tokens", "max_completion_tokens"),
+        ("completions", "max_tokens", "max_tokens"),
+        ("messages", "max_tokens", "max_completion_tokens"),
+        ("responses", "max_output_tokens", "max_output_tokens"),
+    ],
+)
+def test_a_limit_above_the_whole_context_is_refused_by_the_newer_vllm_only(api: Api, field: str, named: str) -> None:
+    newer = msgspec.structs.replace(OPTIONS, balancer="0.27")
+    above: dict[str, Any] = {field: 51}
+    whole: dict[str, Any] = {field: 50}
+    with pytest.raises(BadRequestError) as caught:
+        parse(api, 50, options=newer, **above)
+    assert str(caught.value) == (
+        f"{named}=51 cannot be greater than max_model_len=50. Please request fewer output tokens."
+        f" (parameter={named}, value=51)"
+    )
+    assert caught.value.param == named
+    assert parse(api, 50, options=newer, **whole).finish == "length"
+    assert parse(api, 50, options=OPTIONS, **above).finish == "length"
+
+
 def test_usage_in_a_stream_must_be_asked_for() -> None:
     def wants(options: object) -> tuple[bool, bool]:
         generation = parse("chat", stream=True, stream_options=options)
@@ -74,6 +104,6 @@ def test_another_model_is_not_found_and_none_is_the_served_one() -> None:
 @pytest.mark.parametrize(
     "fields", [{"max_tokens": 0}, {"max_tokens": "7"}, {"max_tokens": True}, {"n": 2}, {"model": 7}]
 )
-def test_bad_values_are_refused(fields: dict[str, object]) -> None:
+def test_bad_values_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(BadRequestError):
         parse("chat", **fields)

@@ -36,8 +36,12 @@ class InstallationSecrets(msgspec.Struct, frozen=True):
         return "InstallationSecrets(...)"
 
 
-def prepare_data_dir(data_dir: Path) -> None:
+def prepare_data_dir(data_dir: Path, place: str) -> None:
     """Make the data folder (mode 0700) if it is not there.
+
+    Args:
+        data_dir: the folder.
+        place: where it was named, for messages: a flag, or a file and its key.
 
     Raises:
         StorageError: it cannot be made or written.
@@ -45,18 +49,22 @@ def prepare_data_dir(data_dir: Path) -> None:
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"--data-dir: cannot make {data_dir}: {error.strerror}") from None
+        raise StorageError(f"{place}: cannot make {data_dir}: {error.strerror}") from None
     if not os.access(data_dir, os.W_OK | os.X_OK):
-        raise StorageError(f"--data-dir: {data_dir} is not writable")
+        raise StorageError(f"{place}: {data_dir} is not writable")
 
 
-def load_secrets(data_dir: Path) -> InstallationSecrets:
+def load_secrets(data_dir: Path, place: str = "--data-dir") -> InstallationSecrets:
     """Read the secret, making it at the first call.
+
+    Args:
+        data_dir: the data folder; made if it is not there.
+        place: where it was named, for messages.
 
     Raises:
         StorageError: the folder or the file cannot be used, or the file was damaged.
     """
-    prepare_data_dir(data_dir)
+    prepare_data_dir(data_dir, place)
     path = data_dir / _FILE
     try:
         try:

@@ -18,7 +18,7 @@ from types import TracebackType
 import aiohttp
 import msgspec
 
-from lmwarden.bench.errors import PlanError
+from lmwarden.bench.errors import BenchError, plain_reason
 from lmwarden.bench.measure import TurnRecord
 from lmwarden.bench.sessions import AgentSession
 from lmwarden.bench.stream import ChatReader, MessagesReader, StreamReader
@@ -141,7 +141,7 @@ class AgentClient:
                     record.first_token_s = reader.first_token_s
                     record.first_content_s = reader.first_content_s
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return self._failed(record, f"connection: {type(error).__name__}")
+            return self._failed(record, f"connection: {plain_reason(error)}")
         except msgspec.DecodeError:
             return self._failed(record, "an event that is not JSON of this API")
         return self._ended(conversation, record, reader)
@@ -174,20 +174,23 @@ async def listed_models(url: str, key: str | None) -> list[str]:
     """Return the model names that an endpoint lists.
 
     Raises:
-        PlanError: it cannot be reached, or does not answer as an OpenAI-compatible server.
+        BenchError: it cannot be reached, or does not answer as an OpenAI-compatible server.
     """
     headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
     timeout = aiohttp.ClientTimeout(total=_CONNECT_TIMEOUT_S)
+    where = f"--url {url}: GET /v1/models"
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, headers=headers) as http,
             http.get(url.rstrip("/") + "/v1/models") as response,
         ):
+            if response.status == 401:
+                raise BenchError(f"{where} answered 401: give an API key that is known there (--key, LMWARDEN_KEY)")
             if response.status != 200:
-                raise PlanError(f"--url {url}: GET /v1/models answered {response.status}, expected 200")
+                raise BenchError(f"{where} answered {response.status}, expected 200")
             listed = msgspec.json.decode(await response.read(), type=_Models)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        raise PlanError(f"--url {url}: GET /v1/models failed ({type(error).__name__})") from error
+        raise BenchError(f"{where} failed: {plain_reason(error)}") from error
     return [model.id for model in listed.data]
 
 

@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from lmwarden.bench.arms import console_patch
-from lmwarden.bench.errors import BenchError
+from lmwarden.bench.errors import BenchError, plain_reason
 from lmwarden.bench.results import Balancer
 
 _TIMEOUT_S = 10.0
@@ -38,6 +38,8 @@ class RoutingState(msgspec.Struct, frozen=True):
     in_flight: int
     replicas: list[ReplicaRow]
     placement: str = "least-loaded"
+    decisions: dict[str, int] = {}
+    """Requests by their final decision, since the warden's start."""
 
     def balancer(self) -> Balancer:
         """Who balances while affinity is off: the engine where there is only one, else an imitation."""
@@ -81,6 +83,9 @@ class Console:
     """
 
     def __init__(self, url: str | None, model: str, *, engine_url: str | None = None) -> None:
+        self.url = url
+        self._model = model
+        self._engine_url = engine_url
         self._routing_url = f"{url.rstrip('/')}/api/models/{model}/routing" if url else None
         self._metrics_url = f"{engine_url.rstrip('/')}/metrics" if engine_url else None
         self._http: aiohttp.ClientSession | None = None
@@ -126,6 +131,15 @@ class Console:
         """
         await self._routing("PATCH", {"affinity": before.affinity, "placement": before.placement})
 
+    async def check_engine(self) -> None:
+        """Find out before a run that the engine's counters can be read, if its address was given.
+
+        Raises:
+            BenchError: they cannot.
+        """
+        if self._engine_url is not None and await self.cache_counters() is None:
+            raise BenchError(f"--engine {self._engine_url}: no prefix-cache counters of vLLM at /metrics there")
+
     async def cache_counters(self) -> CacheCounters | None:
         """Read the engine's counters; None where its address is unknown or it does not report them."""
         if self._metrics_url is None or self._http is None:
@@ -146,15 +160,19 @@ class Console:
     async def _routing(self, method: str, patch: dict[str, bool | str] | None) -> RoutingState:
         if self._http is None or self._routing_url is None:
             raise BenchError("the console's address is unknown: give --console URL")
-        where = f"console {method} {self._routing_url}"
+        where = f"--console {self.url}"
         try:
             async with self._http.request(method, self._routing_url, json=patch) as response:
                 answer = await response.read()
+                if response.status == 404:
+                    raise BenchError(f"{where}: serves no model {self._model}: {_sentence(answer)}")
                 if response.status != 200:
-                    raise BenchError(f"{where} answered {response.status}: {_sentence(answer)}")
+                    raise BenchError(f"{where}: {method} answered {response.status}: {_sentence(answer)}")
                 return msgspec.json.decode(answer, type=RoutingState)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise BenchError(f"{where} failed ({type(error).__name__}); --console names its address") from error
+            raise BenchError(
+                f"{where}: {plain_reason(error)}; --console names the warden's console, --arms as-is needs none"
+            ) from error
         except msgspec.DecodeError as error:
             raise BenchError(f"{where}: the answer has another form: {error}") from error
 

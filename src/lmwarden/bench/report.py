@@ -114,12 +114,16 @@ def result_notes(result: BenchResult) -> list[str]:
     """Return what a reader of the table must know beside it, one plain sentence each."""
     rows = result.levels
     notes = ["TTFB is from the client's send to the first generated token; p50 and p95 are over served requests."]
+    by_cell = cells(rows)
+    longest_s = max((row.seconds for row in by_cell.values()), default=0.0)
+    if longest_s:
+        notes.append(f"Sessions/h is coarse: one session more or less is {3600 / longest_s:.0f} per hour.")
     repeats = max((sum(r.sessions == row.sessions and r.arm == row.arm for r in rows) for row in rows), default=1)
     if repeats > 1:
         notes.append(f"Each figure is the mean over {repeats} runs with different seeds.")
     if any(row.balancer == "emulated" for row in rows):
         notes.append("In off, an imitation of vLLM's balancer chose the engine, since there are several.")
-    for (sessions, arm), row in cells(rows).items():
+    for (sessions, arm), row in by_cell.items():
         if row.failed:
             notes.append(f"{sessions} sessions, {arm}: {row.failed} of {row.requests} requests failed.")
         if _waiting_matters(row):

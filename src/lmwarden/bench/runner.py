@@ -9,8 +9,9 @@ All times are read from the plan's clock, which runs ``speed`` times as fast as 
 engine is simulated; only the sleeps divide by the speed. A failed turn ends its session, and its agent pauses
 for a (wall) second, so that a dead endpoint is not hammered.
 
-Arms are switched on the console, and what was set before is set back at the end, however it ends. Setting
-``stop`` ends the run early: the running cell is measured up to that moment.
+Everything is checked before anything is switched (``pairing`` says how a foreign console is found out). Arms are
+switched on the console, and what was set before is set back at the end, however it ends. Setting ``stop`` ends the
+run early: the running cell is measured up to that moment.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ from lmwarden.bench.console import CacheCounters, Console
 from lmwarden.bench.errors import BenchError, PlanError
 from lmwarden.bench.lag import LagMonitor
 from lmwarden.bench.measure import LevelRecords, SessionRecord, TurnRecord, Window, level_result
+from lmwarden.bench.pairing import check_pair
 from lmwarden.bench.progress import Progress
 from lmwarden.bench.results import LevelResult
 from lmwarden.bench.sessions import AgentSession, SessionSource
@@ -103,12 +105,21 @@ def plan_cells(plan: Plan) -> list[Cell]:
     ]
 
 
-async def run_plan(plan: Plan, progress: Progress, stop: asyncio.Event) -> RunOutcome:
+async def run_plan(
+    plan: Plan, progress: Progress, stop: asyncio.Event, *, on_checked: Callable[[], None] | None = None
+) -> RunOutcome:
     """Run all cells; the model's routing is afterwards as it was.
+
+    Args:
+        plan: what to run.
+        progress: is told what happens.
+        stop: ends the run early.
+        on_checked: called once when everything was checked, before the first switch.
 
     Raises:
         PlanError: the endpoint cannot be used as planned.
-        BenchError: the console fails between cells.
+        BenchError: endpoint, console or engine do not answer, or do not belong together; or the console fails
+            between cells.
     """
     plan.workload.think_named(plan.think)
     models = await listed_models(plan.url, plan.key)
@@ -119,8 +130,14 @@ async def run_plan(plan: Plan, progress: Progress, stop: asyncio.Event) -> RunOu
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(AgentClient(plan.url, api=plan.api, key=plan.key, clock=plan.clock))
         console = await stack.enter_async_context(Console(plan.console_url, plan.model, engine_url=plan.engine_url))
+        before = None
         if needs_console(plan.arms):
             before = await console.state()
+            await check_pair(plan.url, console, before, model=plan.model, api=plan.api, key=plan.key)
+        await console.check_engine()
+        if on_checked is not None:
+            on_checked()
+        if before is not None:
             stack.push_async_callback(console.restore, before)
         lag.start()
         stack.callback(lag.stop)

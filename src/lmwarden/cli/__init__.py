@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         result = make_app()(tokens)
     except cyclopts.CycloptsError as error:
-        return _fail(f"{_plain(error)} (lmwarden --help lists what is allowed)", 2)
+        return _fail(f"{_plain(error)} ({_help_of(error)} lists what is allowed)", 2)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -64,7 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _plain(error: cyclopts.CycloptsError) -> str:
     """cyclopts's text without line breaks and its full stop."""
+    if isinstance(error, cyclopts.UnusedCliTokensError):
+        surplus = ", ".join(repr(token) for token in error.unused_tokens or ())
+        return f"unexpected argument {surplus}"
     return " ".join(str(error).split()).rstrip(".")
+
+
+def _help_of(error: cyclopts.CycloptsError) -> str:
+    """The command whose help tells more."""
+    return " ".join(["lmwarden", *(error.command_chain or ()), "--help"])
 
 
 def _fail(sentence: str, status: int) -> int:

@@ -63,6 +63,7 @@ def bench(
         json: file for the results alone.
     """
     from asyncio import CancelledError
+    from math import inf
 
     import uvloop
 
@@ -73,8 +74,10 @@ def bench(
     from lmwarden.bench.runner import Plan
     from lmwarden.bench.workload import load_workload
 
-    if seconds <= 0 or warmup < 0 or repeats < 1:
+    if not 0 < seconds < inf or not 0 <= warmup < inf or repeats < 1:
         raise PlanError("--seconds must be above 0, --warmup 0 or more, --repeats 1 or more")
+    for flag, address in (("--url", url), ("--console", console), ("--engine", engine)):
+        check_address(flag, address)
     check_places(out=out, json=json)
     plan = Plan(
         url=url,
@@ -101,21 +104,28 @@ def bench(
         return INTERRUPTED
 
 
-def default_console(url: str) -> str:
-    """Return the console that belongs to an endpoint: the same host, port 8081.
+def check_address(flag: str, address: str | None) -> None:
+    """Refuse what is no ``http://host:port``.
 
     Raises:
-        PlanError: the endpoint's address is not http(s)://host...
+        PlanError: it is not; the text names the flag.
     """
+    from lmwarden.bench.errors import PlanError
+    from lmwarden.config import ConfigError, parse_engine_url
+
+    try:
+        if address is not None:
+            parse_engine_url(address)
+    except ConfigError as error:
+        raise PlanError(f"{flag}: {error}") from None
+
+
+def default_console(url: str) -> str:
+    """Return the console that belongs to an endpoint: the same host, port 8081."""
     from urllib.parse import urlsplit
 
-    from lmwarden.bench.errors import PlanError
-
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise PlanError(f"--url {url}: expected http://host:port")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"http://{host}:{_CONSOLE_PORT}"
+    host = urlsplit(url).hostname or ""
+    return f"http://{f'[{host}]' if ':' in host else host}:{_CONSOLE_PORT}"
 
 
 def _without_console(plan: Plan) -> Plan:
@@ -134,14 +144,33 @@ async def _run(plan: Plan, out: Path | None, json: Path | None) -> int:
 
     terminal = make_terminal()
     stop = asyncio.Event()
-    terminal.print(f"seed {plan.seed}", highlight=False)
+
+    def introduce() -> None:
+        for line in introduction(plan):
+            terminal.print(line, highlight=False, markup=False, soft_wrap=True)
+
     with stop_on_signals(stop):
-        outcome = await run_plan(plan, TerminalProgress(terminal), stop)
+        outcome = await run_plan(plan, TerminalProgress(terminal), stop, on_checked=introduce)
     result = BenchResult(source="measured", hardware=None, workload=plan.workload.name, levels=outcome.levels)
     notes = run_notes(outcome, plan)
     show(terminal, result, notes)
     save(result, notes, out=out, json=json)
     return exit_status(outcome)
+
+
+def introduction(plan: Plan) -> list[str]:
+    """Return what somebody should know before a run begins, one line each."""
+    from lmwarden.bench.arms import needs_console
+    from lmwarden.bench.runner import plan_cells
+
+    runs = len(plan_cells(plan))
+    length_s = plan.warmup_s + plan.seconds
+    total_s = runs * length_s
+    total = f"{total_s / 60:.0f} min" if total_s >= 120 else f"{total_s:.0f} s"
+    lines = [f"{runs} {'run' if runs == 1 else 'runs'} of {length_s:g} s: about {total}; seed {plan.seed}"]
+    if needs_console(plan.arms):
+        lines.append(f"The routing of {plan.model} is switched for everybody who uses it, and set back at the end.")
+    return lines
 
 
 def run_notes(outcome: RunOutcome, plan: Plan) -> list[str]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lmwarden.bench.results import BenchResult
+    from lmwarden.bench.runner import Plan, RunOutcome
     from lmwarden.config import Config
     from lmwarden.serve import RouterFactory
 
@@ -187,11 +188,10 @@ async def _measure(
     engine_url: str,
 ) -> BenchResult:
     from lmwarden.bench.progress import TerminalProgress
-    from lmwarden.bench.report import gain_sentence, show
+    from lmwarden.bench.report import show
     from lmwarden.bench.results import BenchResult
     from lmwarden.bench.runner import Plan, run_plan
     from lmwarden.bench.workload import load_workload
-    from lmwarden.cli.bench import run_notes
 
     speed = options.speed
     plan = Plan(
@@ -208,16 +208,25 @@ async def _measure(
     )
     outcome = await run_plan(plan, TerminalProgress(terminal), stop)
     result = BenchResult(source="simulated", hardware=HARDWARE, workload=plan.workload.name, levels=outcome.levels)
+    show(terminal, result, demo_notes(outcome, plan))
+    return result
+
+
+def demo_notes(outcome: RunOutcome, plan: Plan) -> list[str]:
+    """Return what stands below the demo's table; its last sentence says what affinity gained."""
+    from lmwarden.bench.report import gain_sentence
+    from lmwarden.cli.bench import run_notes
+
     notes = run_notes(outcome, plan)
     notes.append(
-        f"Speed {speed:g}: all seconds are those of the modelled hardware, and the gateway's own cost, "
-        f"which is real, counts {speed:g} times."
+        f"Speed {plan.speed:g}: all seconds are those of the modelled hardware, and the gateway's own cost, "
+        f"which is real, counts {plan.speed:g} times."
     )
-    if len(options.arms) > 1:
-        gain = gain_sentence(outcome.levels, options.arms[0], options.arms[-1])
+    # A cut run's last level is shorter than what it would be compared with.
+    if len(plan.arms) > 1 and not outcome.interrupted:
+        gain = gain_sentence(outcome.levels, plan.arms[0], plan.arms[-1])
         notes += [gain] if gain else []
-    show(terminal, result, notes)
-    return result
+    return notes
 
 
 def _quiet_logs() -> None:

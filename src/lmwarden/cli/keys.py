@@ -57,5 +57,6 @@ def _store(data_dir: Path | None, config: Path | None) -> KeyStore:
     from lmwarden.config import Flag, load_storage
 
     flags = [] if data_dir is None else [Flag("--data-dir", ("storage", "dir"), str(data_dir))]
-    path = load_storage(config, flags).path
-    return KeyStore(path, load_secrets(path).keys)
+    storage, origin = load_storage(config, flags)
+    place = origin.place("storage", "dir", default="--data-dir")
+    return KeyStore(storage.path, load_secrets(storage.path, place).keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import cyclopts
@@ -38,6 +39,8 @@ def simulated_engine(
 
     if not 0 <= port <= 65535:
         raise UsageError(f"--port: must be from 0 to 65535, not {port}")
+    if not model:
+        raise UsageError("--model: must be a name, not ''")
     options = SimulatedEngineOptions(
         port=port,
         replicas=replicas,
@@ -51,7 +54,13 @@ def simulated_engine(
     try:
         uvloop.run(run_server(options, on_listening=lambda url: print(f"listening on {url}", flush=True)))
     except ValueError as error:
-        raise UsageError(f"simulated-engine: {error}") from None
+        raise UsageError(_with_flag(str(error), SimulatedEngineOptions.__struct_fields__)) from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(f"--port: cannot listen on 127.0.0.1 port {port}: {reason}; choose another") from None
+
+
+def _with_flag(sentence: str, options: Sequence[str]) -> str:
+    """``kv_cache_tokens must be ...`` with the name of the flag instead of the option's."""
+    name, _, rest = sentence.partition(" ")
+    return f"--{name.replace('_', '-')} {rest}" if name in options else f"--hardware: {sentence}"

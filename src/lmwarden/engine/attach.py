@@ -1,8 +1,9 @@
 """Attaching at start: every engine of the configuration, reachable or not.
 
-An engine that does not answer is tried again and again, with a plain line in the log whenever the reason
-changes. The warden starts without it only if the operator stated what it would have told: its model and its
-number of ranks. Otherwise a wrong guess (one rank instead of four, say) would silently switch pins off.
+An engine that does not answer is tried again and again, with a plain line in the log when the reason changes and,
+ever more rarely, while it stays. The warden starts without it only if the operator stated what it would have told:
+its model and its number of ranks. Otherwise a wrong guess (one rank instead of four, say) would silently switch pins
+off.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import structlog
 
 from lmwarden.config import EngineConfig, WatchConfig, parse_engine_url
 from lmwarden.engine.client import EngineClient, EngineError
-from lmwarden.engine.discover import EngineFacts, discover
+from lmwarden.engine.complaints import Complaints
+from lmwarden.engine.discover import EngineFacts, Place, discover, flag_of
 from lmwarden.types import EngineEndpoint
 
 log = structlog.get_logger("lmwarden.engine")
@@ -42,6 +44,7 @@ async def attach_engines(
     first_number: int,
     session: aiohttp.ClientSession,
     settings: WatchConfig,
+    place: Place = flag_of,
 ) -> list[Attached]:
     """Attach all engines of one ``[[models]]``.
 
@@ -51,6 +54,7 @@ async def attach_engines(
         first_number: of the short names: ``e0``, ``e1``, ...
         session: for all questions, now and later.
         settings: intervals and time limits.
+        place: where the operator gives the keys of the section.
 
     Raises:
         ConfigError: an engine contradicts the configuration.
@@ -60,7 +64,7 @@ async def attach_engines(
         _endpoint(url, f"e{number}", stated_model or "", config.data_parallel_size or 1, api_key)
         for number, url in enumerate(config.attach, first_number)
     ]
-    return await together([_attach(endpoint, config, stated_model, session, settings) for endpoint in endpoints])
+    return await together([_attach(endpoint, config, stated_model, session, settings, place) for endpoint in endpoints])
 
 
 async def together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -80,13 +84,16 @@ async def _attach(
     stated_model: str | None,
     session: aiohttp.ClientSession,
     settings: WatchConfig,
+    place: Place,
 ) -> Attached:
     client = EngineClient(endpoint, session, settings.probe_timeout_s)
     can_start_without = stated_model is not None and config.data_parallel_size is not None
-    complaint: str | None = None
+    complaints = Complaints()
     while True:
         try:
-            facts = await discover(client, model=stated_model, data_parallel_size=config.data_parallel_size)
+            facts = await discover(
+                client, model=stated_model, data_parallel_size=config.data_parallel_size, place=place
+            )
         except EngineError as error:
             reason = str(error)
         else:
@@ -99,8 +106,7 @@ async def _attach(
         if can_start_without:
             log.warning("engine not reached; starting without it", engine=endpoint.engine, reason=reason)
             return Attached(endpoint=endpoint, client=client, facts=None, max_num_seqs=config.max_num_seqs)
-        if reason != complaint:
-            complaint = reason
+        if complaints.worth_saying(reason, asyncio.get_running_loop().time()):
             log.warning("waiting for an engine", engine=endpoint.engine, reason=reason)
         await asyncio.sleep(settings.attach_retry_s)
 

@@ -72,12 +72,17 @@ class EngineClient:
         status, body = await self._get("/v1/models")
         if status == 401:
             raise EngineUnwellError(f"{self.url} wants an API key (api_key_file)")
+        if status >= 500:
+            raise EngineUnwellError(f"{self.url}/v1/models answers {status}")
+        if status != 200:
+            raise EngineUnwellError(f"{self.url} answers, but is no vLLM server: /v1/models is {status} there")
         try:
-            cards = msgspec.json.decode(body, type=_ModelList).data if status == 200 else []
-        except msgspec.DecodeError:
-            cards = []
+            cards = msgspec.json.decode(body, type=_ModelList).data
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            sentence = f"{self.url} answers, but is no vLLM server: its /v1/models is no list of models"
+            raise EngineUnwellError(sentence) from None
         if not cards:
-            raise EngineUnwellError(f"{self.url}/v1/models does not list a model (status {status})")
+            raise EngineUnwellError(f"{self.url}/v1/models lists no model")
         return cards
 
     async def metrics(self) -> EngineMetrics:

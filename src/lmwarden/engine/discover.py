@@ -3,12 +3,13 @@
 Found out: the model's names and longest context (``/v1/models``), the number of data-parallel ranks (one
 ``engine="K"`` label each in ``/metrics``), the KV-cache capacity per rank, the boot id, the version.
 Not to be found out: ``max_num_seqs`` (no endpoint reports it); and the ranks, where metrics are switched off.
-Those are asked for by the name of the flag.
+Those are asked for by the name of the flag, or of the key in the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -16,6 +17,14 @@ from lmwarden.config import ConfigError
 from lmwarden.engine.client import EngineClient, EngineUnwellError, ModelCard
 from lmwarden.engine.metrics import EngineMetrics
 from lmwarden.types import ReplicaCapacity
+
+Place: TypeAlias = Callable[[str], str]
+"""Key of ``[models.engine]`` to where the operator gives it, for messages: ``--model``, or a file and its key."""
+
+
+def flag_of(key: str) -> str:
+    """The flag of a key: a ``Place`` for an engine from the command line."""
+    return f"--{key.replace('_', '-')}"
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,25 +46,28 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         return ReplicaCapacity(kv_cache_tokens=self.kv_cache_tokens[rank], max_num_seqs=max_num_seqs)
 
 
-async def discover(client: EngineClient, *, model: str | None, data_parallel_size: int | None) -> EngineFacts:
+async def discover(
+    client: EngineClient, *, model: str | None, data_parallel_size: int | None, place: Place = flag_of
+) -> EngineFacts:
     """Ask one engine for everything that it can say.
 
     Args:
         client: the engine.
         model: the served name that the operator wants; None: the first.
         data_parallel_size: ranks that the operator states; None: counted.
+        place: where the operator gives those two.
 
     Raises:
         EngineError: it does not answer, or is not a vLLM server.
         ConfigError: what it says contradicts the operator, or is not enough.
     """
     cards = await client.models()
-    card = _choose(cards, model, client.url)
+    card = _choose(cards, model, client.url, place)
     try:
         metrics: EngineMetrics | None = await client.metrics()
     except EngineUnwellError:
         metrics = None
-    ranks = _ranks(metrics, data_parallel_size, client.url)
+    ranks = _ranks(metrics, data_parallel_size, client.url, place)
     return EngineFacts(
         model=card.id,
         other_names=_other_names(card, cards),
@@ -67,14 +79,14 @@ async def discover(client: EngineClient, *, model: str | None, data_parallel_siz
     )
 
 
-def _choose(cards: Sequence[ModelCard], model: str | None, url: str) -> ModelCard:
+def _choose(cards: Sequence[ModelCard], model: str | None, url: str, place: Place) -> ModelCard:
     if model is None:
         return next((card for card in cards if not card.parent), cards[0])
     for card in cards:
         if card.id == model:
             return card
     names = ", ".join(card.id for card in cards[:20])
-    raise ConfigError(f"--model: the engine at {url} does not serve {model!r}; it serves: {names}")
+    raise ConfigError(f"{place('model')}: the engine at {url} does not serve {model!r}; it serves: {names}")
 
 
 def _other_names(card: ModelCard, cards: Sequence[ModelCard]) -> tuple[str, ...]:
@@ -83,17 +95,16 @@ def _other_names(card: ModelCard, cards: Sequence[ModelCard]) -> tuple[str, ...]
     return tuple(o.id for o in cards if o.id != card.id and o.root == card.root and not o.parent)
 
 
-def _ranks(metrics: EngineMetrics | None, stated: int | None, url: str) -> int:
+def _ranks(metrics: EngineMetrics | None, stated: int | None, url: str, place: Place) -> int:
     if metrics is None:
         if stated is None:
             raise ConfigError(
-                f"--data-parallel-size: the engine at {url} does not report its ranks"
+                f"{place('data_parallel_size')}: the engine at {url} does not report its ranks"
                 " (no vLLM figures at /metrics); give their number"
             )
         return stated
     found = len(metrics.ranks)
     if stated is not None and stated != found:
-        raise ConfigError(
-            f"--data-parallel-size: {stated} given, but the engine at {url} reports {found} rank(s)"
-        )
+        where = place("data_parallel_size")
+        raise ConfigError(f"{where}: {stated} given, but the engine at {url} reports {found} rank(s)")
     return found

@@ -58,7 +58,6 @@ class ReplicaSink(Protocol):
         """No request should go there."""
         ...
 
-
     def engine_lost(self, engine: str) -> None:
         """What was sent to the engine and is still open will never be answered."""
         ...
@@ -115,6 +114,13 @@ class EngineWatch:
         """Begin with what discovery found: the replicas are up."""
         self._come_up(facts.boot_id, facts.kv_cache_tokens)
 
+    def expect(self) -> None:
+        """Begin without an answer: the replicas are down, but what the operator said of them holds already."""
+        for replica in self.replicas:
+            # No boot id: the first real one is then no restart.
+            self._sink.replica_up(replica, ReplicaCapacity(max_num_seqs=self._max_num_seqs), "")
+            self._sink.replica_down(replica)
+
     async def run(self) -> None:
         """Look each interval until cancelled. An error of ours is logged and does not end the watch."""
         loop = asyncio.get_running_loop()
@@ -170,8 +176,7 @@ class EngineWatch:
         ranks = metrics.ranks if metrics else ()
         if ranks and len(ranks) != self.endpoint.ranks:
             self._go_down(
-                f"{self._client.url} now has {len(ranks)} ranks instead of {self.endpoint.ranks};"
-                " restart the warden"
+                f"{self._client.url} now has {len(ranks)} ranks instead of {self.endpoint.ranks}; restart the warden"
             )
             return
         boot_id = metrics.boot_id if metrics else None

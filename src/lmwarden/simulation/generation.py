@@ -2,7 +2,8 @@
 
 Output length: ``max_tokens`` (or its synonyms), at most what is left of the model's context, and at most
 ``max_answer_tokens``, where the simulated model would end by itself; ``ignore_eos`` and ``min_tokens`` lift that last
-bound. Without a limit an answer has 256 tokens, completions 16 (vLLM's default there).
+bound. Without a limit an answer has 256 tokens, completions 16 (vLLM's default there). A limit above the whole context
+is refused, as vLLM 0.32 does; the imitation of 0.26 cuts it.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ def parse_generation(
     if _integer(body, "n") not in (None, 1):
         raise BadRequestError("the simulated engine generates one choice: n must be 1")
     tokens = _PROMPTS[api](body)
+    if not options.legacy:
+        _refuse_above_context(api, body, max_model_len)
     output_tokens, finish = _output_length(api, body, options, max_model_len - len(tokens))
     if output_tokens < 1:
         raise BadRequestError(
@@ -100,6 +103,22 @@ def parse_generation(
         include_usage=include_usage,
         continuous_usage=include_usage and bool(usage.get("continuous_usage_stats")),
     )
+
+
+def _refuse_above_context(api: Api, body: Mapping[str, object], max_model_len: int) -> None:
+    for field in _LENGTH_FIELDS[api]:
+        limit = _integer(body, field)
+        if limit is None:
+            continue
+        if limit > max_model_len:
+            # vLLM serves messages as chat, and names the field of that request.
+            name = "max_completion_tokens" if api == "messages" else field
+            raise BadRequestError(
+                f"{name}={limit} cannot be greater than max_model_len={max_model_len}."
+                f" Please request fewer output tokens. (parameter={name}, value={limit})",
+                param=name,
+            )
+        return
 
 
 def _output_length(

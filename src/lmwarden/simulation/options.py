@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import get_args
 
 import msgspec
@@ -9,6 +10,8 @@ import msgspec
 from lmwarden.routing.engine_balancer import BalancerVersion
 from lmwarden.simulation.hardware import HardwareProfile
 from lmwarden.simulation.scheduler import SchedulerLimits
+
+_MOST_REPLICAS = 1024
 
 
 class SimulatedEngineOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,32 +65,39 @@ def scheduler_limits(options: SimulatedEngineOptions, hardware: HardwareProfile)
     """
     positive = {
         "replicas": options.replicas,
-        "api_servers": options.api_servers or options.replicas,
+        "api_servers": options.api_servers,
         "speed": options.speed,
         "max_answer_tokens": options.max_answer_tokens,
-        "kv_cache_tokens": options.kv_cache_tokens or hardware.kv_cache_tokens,
-        "block_size": options.block_size or hardware.block_size,
-        "max_num_seqs": options.max_num_seqs or hardware.max_num_seqs,
-        "max_num_batched_tokens": options.max_num_batched_tokens or hardware.max_num_batched_tokens,
-        "max_model_len": options.max_model_len or hardware.max_model_len,
+        "kv_cache_tokens": _or(options.kv_cache_tokens, hardware.kv_cache_tokens),
+        "block_size": _or(options.block_size, hardware.block_size),
+        "max_num_seqs": _or(options.max_num_seqs, hardware.max_num_seqs),
+        "max_num_batched_tokens": _or(options.max_num_batched_tokens, hardware.max_num_batched_tokens),
+        "max_model_len": _or(options.max_model_len, hardware.max_model_len),
     }
     for name, value in positive.items():
-        if value <= 0:
-            raise ValueError(f"{name} must be above 0, got {value}")
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} must be above 0, got {value:g}")
+    if options.replicas > _MOST_REPLICAS:
+        raise ValueError(f"replicas must be from 1 to {_MOST_REPLICAS}, got {options.replicas}")
     if options.cpu_cache_tokens < 0:
         raise ValueError(f"cpu_cache_tokens must be 0 or more, got {options.cpu_cache_tokens}")
     if options.balancer not in get_args(BalancerVersion):
         allowed = ", ".join(get_args(BalancerVersion))
         raise ValueError(f"balancer must be one of {allowed}, got {options.balancer!r}")
-    block_size = int(positive["block_size"])
-    num_blocks = int(positive["kv_cache_tokens"]) // block_size
+    block_size = _or(options.block_size, hardware.block_size)
+    num_blocks = _or(options.kv_cache_tokens, hardware.kv_cache_tokens) // block_size
     if num_blocks < 2:
         raise ValueError(f"kv_cache_tokens must hold at least two blocks of {block_size} tokens")
     return SchedulerLimits(
         block_size=block_size,
         num_blocks=num_blocks,
         host_blocks=options.cpu_cache_tokens // block_size,
-        max_num_seqs=int(positive["max_num_seqs"]),
-        max_num_batched_tokens=int(positive["max_num_batched_tokens"]),
+        max_num_seqs=_or(options.max_num_seqs, hardware.max_num_seqs),
+        max_num_batched_tokens=_or(options.max_num_batched_tokens, hardware.max_num_batched_tokens),
         count_lookup_retries=options.legacy,
     )
+
+
+def _or(option: int | None, profile: int) -> int:
+    """The option where it is given (0 is given)."""
+    return profile if option is None else option

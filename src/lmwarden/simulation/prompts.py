@@ -28,6 +28,11 @@ _BILLING_HEADER = "x-anthropic-billing-header"
 class BadRequestError(Exception):
     """The body has a shape that vLLM refuses; ``str()`` is the message for the client."""
 
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        """The parameter that was wrong, where vLLM names it beside the message."""
+
 
 class Marker(IntEnum):
     """Tokens that text cannot produce."""

@@ -317,12 +317,20 @@ class MessagesAnswer:
         )
 
 
-def error_body(api: Api, status: int, message: str, *, kind: str | None = None) -> bytes:
-    """An error in the shape of the API. ``kind`` defaults to what vLLM says for the status."""
+def error_body(api: Api, status: int, message: str, *, kind: str | None = None, param: str | None = None) -> bytes:
+    """An error in the shape of the API.
+
+    Args:
+        api: whose shape.
+        status: HTTP status.
+        message: for a person.
+        kind: the error's type; None: what vLLM says for the status.
+        param: the parameter that was wrong; Anthropic's shape has no place for it.
+    """
     name = kind or {400: "BadRequestError", 404: "NotFoundError"}.get(status, "InternalServerError")
     if api == "messages":
         return _json({"type": "error", "error": {"type": name, "message": message}})
-    return _json({"error": {"message": message, "type": name, "param": None, "code": HTTPStatus(status).value}})
+    return _json({"error": {"message": message, "type": name, "param": param, "code": HTTPStatus(status).value}})
 
 
 def _continuous_usage(context: AnswerContext, completion_tokens: int) -> bytes:

@@ -157,7 +157,7 @@ class SimulatedServer:
             except RequestError as error:
                 return _error(api, error.status, str(error), error.kind)
             except BadRequestError as error:
-                return _error(api, 400, str(error))
+                return _error(api, 400, str(error), param=error.param)
             finally:
                 self._load -= 1
 
@@ -324,5 +324,5 @@ def _json_response(body: bytes, status: int = 200) -> web.Response:
     return web.Response(body=body, status=status, content_type="application/json")
 
 
-def _error(api: Api, status: int, message: str, kind: str | None = None) -> web.Response:
-    return _json_response(error_body(api, status, message, kind=kind), status)
+def _error(api: Api, status: int, message: str, kind: str | None = None, param: str | None = None) -> web.Response:
+    return _json_response(error_body(api, status, message, kind=kind, param=param), status)
