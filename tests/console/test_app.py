@@ -102,7 +102,9 @@ async def test_a_bad_change_is_400_in_one_line_and_changes_nothing(console: Cons
 
 async def test_broken_and_endless_bodies(console: Console) -> None:
     headers = {"Content-Type": "application/json"}
-    for body, status in ((b"{", 400), (b"\xff", 400), (b" " * 100_000, 413)):
+    deep = b"[" * 30_000 + b"]" * 30_000
+    bodies = ((b"{", 400), (b"\xff", 400), (b" " * 100_000, 413), (b'{"affinity":' + deep + b"}", 400))
+    for body, status in bodies:
         async with console.session.patch(console.url + ROUTING, data=body, headers=headers) as response:
             assert response.status == status
             assert "error" in await response.json()

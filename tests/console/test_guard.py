@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from multidict import CIMultiDict
 from tests.console.scene import ROUTING, Console
 
 
@@ -11,11 +12,22 @@ async def test_another_sites_page_changes_nothing(console: Console) -> None:
     for headers in (
         {"Origin": "http://evil.test"},
         {"Origin": "null"},
+        {"Origin": "http://["},
+        {"Origin": ""},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
     ):
         answer = await console.patch({"affinity": False}, 403, **headers)
         assert "another site" in answer["error"]
+    assert console.scene.router.view(time.monotonic()).settings.affinity
+
+
+async def test_every_origin_line_is_looked_at(console: Console) -> None:
+    headers = CIMultiDict(
+        [("Origin", console.url), ("Origin", "http://evil.test"), ("Content-Type", "application/json")]
+    )
+    async with console.session.patch(console.url + ROUTING, data=b'{"affinity": false}', headers=headers) as answer:
+        assert answer.status == 403
     assert console.scene.router.view(time.monotonic()).settings.affinity
 
 

@@ -11,9 +11,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lmwarden.config import Flag, StorageConfig, load
 from lmwarden.ledger.ledger import FILE, Ledger
+from lmwarden.ledger.schema import CREATE, INSERT, to_row
 from lmwarden.types import Decision, Outcome, RequestRecord
 
 LIMIT_S = 20.0
@@ -69,6 +72,24 @@ def test_rows_come_back_as_they_went_in_newest_first(ledger: Ledger) -> None:
     assert ledger.recent() == [bare, full]
     assert ledger.recent(limit=1) == [bare]
     assert (ledger.written_rows, ledger.dropped_rows) == (2, 0)
+
+
+@given(st.integers() | st.none(), st.text(max_size=80))
+def test_whatever_an_engine_reports_the_writer_lives(tokens: int | None, reason: str) -> None:
+    row = to_row(record(prompt_tokens=tokens, cached_tokens=tokens, completion_tokens=tokens, finish_reason=reason))
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(CREATE)
+    connection.execute(INSERT, row)
+    connection.close()
+
+
+def test_counts_that_no_engine_can_mean_are_not_kept(ledger: Ledger) -> None:
+    ledger.record(record(prompt_tokens=2**70, cached_tokens=-1, completion_tokens=2**53, finish_reason="x" * 41))
+    ledger.record(record())
+    assert ledger.flush(LIMIT_S)
+    kept = ledger.recent()[1]
+    assert (kept.prompt_tokens, kept.cached_tokens, kept.completion_tokens) == (None, None, 2**53)
+    assert kept.finish_reason is None
 
 
 def test_the_file_is_private_and_survives(tmp_path: Path) -> None:

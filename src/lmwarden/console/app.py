@@ -131,8 +131,8 @@ async def _read_object(request: Request) -> dict[str, Any]:
             raise HTTPException(413, f"the body may have at most {MAX_BODY_BYTES} bytes")
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise HTTPException(400, "the body must be a JSON object") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise HTTPException(400, "the body must be a JSON object, not nested deeply") from None
 
 
 def _encode(thing: msgspec.Struct) -> bytes:

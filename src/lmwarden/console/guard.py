@@ -70,8 +70,7 @@ class Guard:
             return 403, "changes are accepted from this machine only"
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return 403, "changes are not accepted from another site's page"
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if any(_authority(origin) != host.lower() for origin in headers.getlist("origin")):
             return 403, "changes are not accepted from another site's page"
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return 415, "changes need the content type application/json"
@@ -86,6 +85,13 @@ class Guard:
             return True
         server = scope.get("server")
         return server is not None and _same_address(name, str(server[0]))
+
+
+def _authority(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _same_address(one: str, other: str) -> bool:

@@ -27,6 +27,11 @@ CREATE TABLE IF NOT EXISTS requests (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS requests_by_time ON requests (finished_at);
 """
+MAX_TOKENS = 2**53
+"""Counts beyond this are no counts; SQLite would refuse them from 2**63 on."""
+MAX_REASON_CHARACTERS = 40
+"""A longer finish_reason is no reason, and might be text."""
+
 INSERT = f"INSERT INTO requests ({', '.join(FIELDS)}) VALUES ({', '.join('?' * len(FIELDS))})"
 RECENT = f"SELECT {', '.join(FIELDS)} FROM requests ORDER BY id DESC LIMIT ?"
 FORGET_OLD = "DELETE FROM requests WHERE finished_at < ?"
@@ -60,8 +65,21 @@ def connect(path: str, *, timeout_s: float) -> sqlite3.Connection:
 
 
 def to_row(record: RequestRecord) -> tuple[Any, ...]:
-    """A record's values in the order of the columns."""
-    return msgspec.structs.astuple(record)
+    """A record's values in the order of the columns. What an engine said and no engine can mean becomes NULL."""
+    reason = record.finish_reason
+    return msgspec.structs.astuple(
+        msgspec.structs.replace(
+            record,
+            prompt_tokens=_count(record.prompt_tokens),
+            cached_tokens=_count(record.cached_tokens),
+            completion_tokens=_count(record.completion_tokens),
+            finish_reason=reason if reason is not None and len(reason) <= MAX_REASON_CHARACTERS else None,
+        )
+    )
+
+
+def _count(tokens: int | None) -> int | None:
+    return tokens if tokens is not None and 0 <= tokens <= MAX_TOKENS else None
 
 
 def from_row(row: tuple[Any, ...]) -> RequestRecord:

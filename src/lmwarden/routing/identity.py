@@ -55,6 +55,7 @@ _NOTHING = frozenset(
 ) | {b"", b"[object object]", b'""', b"''"}
 
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
+_SPACE = re.compile(rb"\s+")
 _OLD_USER_ID = re.compile(r"_session_([A-Za-z0-9-]{8,64})\Z")
 _ID_SHAPED = re.compile(r"(?=(?:.*[0-9]){4})(?=.*[A-Za-z])[A-Za-z0-9._:-]{16,256}\Z")
 
@@ -412,12 +413,15 @@ def _without_preambles(text: bytes) -> bytes:
                 closed = text.find(end, start)
                 if closed < 0:
                     return b""
-                start = closed + len(end)
-                while text[start : start + 1].isspace():
-                    start += 1
+                start = _after_space(text, closed + len(end))
                 break
         else:
             return text[start:]
+
+
+def _after_space(text: bytes, start: int) -> int:
+    found = _SPACE.match(text, start)  # in place: texts may be large, and preambles many
+    return start if found is None else found.end()
 
 
 def _parts(content: Raw) -> list[bytes]:
