@@ -32,6 +32,8 @@ from lmwarden.types import (
     RoutingSettings,
 )
 
+_STICKY = Decision.STICKY  # a look-up in an Enum is slow in Python 3.11, and this is the usual decision
+
 KNOWN_KIN = 32_768
 """Bound of each map that finds forks and siblings."""
 
@@ -106,11 +108,11 @@ class Decider:
         if conversation is None or conversation.home is None:
             return self._place(request, Decision.PLACED, self._fleet.usable(now), None, now)
         home = conversation.home
-        if not conversation.has_home or not home.is_ready:
+        if home.epoch != conversation.epoch or not home.is_ready:
             return self._place(request, Decision.REHOMED, self._fleet.usable(now), home, now)
         target, why, compared = spill_target(conversation, home, self.threshold, self._fleet, now)
         if target is None:
-            return Choice(Decision.STICKY, home.engine, home, self.threshold, why, home)
+            return Choice(_STICKY, home.engine, home, self.threshold, why, home)
         return Choice(Decision.SPILLED, target.engine, target, self.threshold, why, home, compared)
 
     def decide_again(

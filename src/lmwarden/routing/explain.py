@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from lmwarden.routing.placement import Comparison
 from lmwarden.routing.replicas import Engine, Replica
-from lmwarden.types import Decision, Explanation, ReplicaId, ReplicaState, Ticket
+from lmwarden.types import Decision, Explanation, ReplicaId, Ticket
 
 _BINDING = frozenset({Decision.PLACED, Decision.STICKY, Decision.SPILLED, Decision.REHOMED})
 
@@ -36,8 +36,8 @@ class Choice:
         "decision",
         "engine",
         "home",
+        "home_draining",
         "home_in_flight",
-        "home_state",
         "replica",
         "threshold",
         "why",
@@ -63,7 +63,7 @@ class Choice:
         """The conversation's home before this decision."""
         self.home_in_flight = None if home is None else home.in_flight
         """Requests in flight there, before this one."""
-        self.home_state = None if home is None else home.state
+        self.home_draining = home is not None and home.draining
         self.compared = compared
         """The candidates that were compared."""
 
@@ -114,7 +114,7 @@ def _reason(choice: Choice) -> str:
         case Decision.SPILLED:
             return f"Its home {home} had just failed; {replica} took this turn."
         case Decision.REHOMED:
-            lost = "is being drained" if choice.home_state is ReplicaState.DRAINING else "is lost"
+            lost = "is being drained" if choice.home_draining else "is lost"
             return f"Its home {home} {lost}; new home {_placed(choice)}."
     return f"New conversation: {_placed(choice)}."
 

@@ -29,6 +29,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 from msgspec import Raw
@@ -245,15 +246,15 @@ def identify(
         found = opening(fields, secret=secret, model=model)
         if found is None:
             return Identity(None, None, False, False, "none", None)
-        key = _digest(secret, model.encode(), key_digest, b"opening", found)
+        key = _digest(secret, model, key_digest, b"opening", found)
         return Identity(key, None, True, _is_hinted_auxiliary(headers), "opening", found)
 
     agent = _usable(headers.get(b"x-claude-code-agent-id")) if claude else None
-    key = _digest(secret, model.encode(), key_digest, session, agent or b"")
+    key = _digest(secret, model, key_digest, session, agent or b"")
     parent = None
     if agent is not None:
         parent_agent = _usable(headers.get(b"x-claude-code-parent-agent-id")) or b""
-        parent = _digest(secret, model.encode(), key_digest, session, parent_agent)
+        parent = _digest(secret, model, key_digest, session, parent_agent)
     auxiliary = _is_hinted_auxiliary(headers) or (claude and agent is None and _is_title_call(fields))
     return Identity(key, parent, False, auxiliary, source, None)
 
@@ -311,10 +312,20 @@ def _feed(digest: hashlib.blake2b, part: bytes) -> None:
     digest.update(part)
 
 
-def _digest(secret: bytes, *parts: bytes) -> bytes:
+def _digest(secret: bytes, model: str, key_digest: bytes, *parts: bytes) -> bytes:
     """Keyed hash of the parts, each with its length, so that two different lists never run together alike."""
-    text = b"".join([b"%d:%b" % (len(part), part) for part in parts])
-    return hashlib.blake2b(text, key=secret[:64], digest_size=16).digest()
+    digest = _begin_digest(secret, model, key_digest).copy()
+    for part in parts:
+        digest.update(b"%d:%b" % (len(part), part))
+    return digest.digest()
+
+
+@lru_cache(maxsize=1024)
+def _begin_digest(secret: bytes, model: str, key_digest: bytes) -> hashlib.blake2b:
+    """What all conversations of one key with one model have in common."""
+    name = model.encode()
+    begin = b"%d:%b%d:%b" % (len(name), name, len(key_digest), key_digest)
+    return hashlib.blake2b(begin, key=secret[:64], digest_size=16)
 
 
 def _usable(value: bytes | None) -> bytes | None:

@@ -91,6 +91,7 @@ class Replica:
         "failures",
         "id",
         "in_flight",
+        "is_ready",
         "kv_fresh_until",
         "kv_used_ratio",
         "last_assigned",
@@ -114,6 +115,8 @@ class Replica:
         self.up: bool | None = None
         """Takes requests; None: was never up."""
         self.draining = False
+        self.is_ready = False
+        """Up and not draining: takes new conversations. ``Fleet.changed`` keeps it."""
         self.boot_id = ""
         """One run of the engine; another one means an empty cache."""
         self.epoch = 0
@@ -152,11 +155,6 @@ class Replica:
         """Extra score at ``ramp_started``, falling to 0 over RAMP_S."""
         self.ramp_due = False
         """It came up empty, and its ramp begins when it is ready."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Takes new conversations."""
-        return self.up is True and not self.draining
 
     @property
     def state(self) -> ReplicaState:
@@ -253,6 +251,8 @@ class Fleet:
 
     def changed(self) -> None:
         """A replica's state, capacity or ramp changed."""
+        for replica in self:
+            replica.is_ready = replica.up is True and not replica.draining
         self.ready = tuple(replica for replica in self if replica.is_ready)
         self.live_conversations = sum(replica.conversations for replica in self.ready)
         self._refresh_at = -math.inf

@@ -48,8 +48,9 @@ RETRY_AFTER_S = 5
 """What a refused client is told to wait, in seconds."""
 
 
-_AT_HOME = frozenset({Decision.STICKY, Decision.SPILLED})
-"""Decisions that leave the home where it is."""
+# A look-up in an Enum is slow in Python 3.11; these are needed for every request.
+_STICKY, _SPILLED, _CLIENT_PINNED = Decision.STICKY, Decision.SPILLED, Decision.CLIENT_PINNED
+_OK, _CLIENT_ERROR, _TIMEOUT, _FAILED = Outcome.OK, Outcome.CLIENT_ERROR, Outcome.TIMEOUT, Outcome.FAILED
 
 
 class _Open:
@@ -152,10 +153,11 @@ class Router:
         if entry is not None:
             replica = entry.choice.replica
             if replica is not None and entry.run == replica.engine.runs:
-                if outcome in (Outcome.OK, Outcome.CLIENT_ERROR):
-                    replica.succeeded()
-                elif outcome in (Outcome.TIMEOUT, Outcome.FAILED):
-                    self._fleet.failed(replica, now, certain=outcome is Outcome.TIMEOUT)
+                if outcome is _OK or outcome is _CLIENT_ERROR:
+                    if replica.failures:
+                        replica.succeeded()
+                elif outcome is _TIMEOUT or outcome is _FAILED:
+                    self._fleet.failed(replica, now, certain=outcome is _TIMEOUT)
             self._end_reservation(entry.choice)
             self._close(ticket, entry, usage, now)
         return ()
@@ -355,7 +357,7 @@ class Router:
             return
         replica.in_flight += 1
         replica.decisions[choice.decision] += 1
-        if choice.decision not in (Decision.STICKY, Decision.CLIENT_PINNED):
+        if choice.decision is not _STICKY and choice.decision is not _CLIENT_PINNED:
             self._fleet.assigned(replica)
 
     def _release(self, choice: Choice) -> None:
@@ -385,7 +387,8 @@ class Router:
         entry.conversation = conversation
         if entry.request.opening is None:
             conversation.opening = None  # not looked at any more: an old one must not be compared with a later one
-        if entry.choice.decision in _AT_HOME:
+        decision = entry.choice.decision
+        if decision is _STICKY or decision is _SPILLED:
             self._table.resume(entry.key, conversation, now)
             self._bind(entry, conversation)
         else:
@@ -400,14 +403,16 @@ class Router:
         """Carry a choice over to its conversation; while detached, if that moves its home."""
         replica, decision = entry.choice.replica, entry.choice.decision
         assert replica is not None
-        if decision is Decision.SPILLED:
+        if decision is _SPILLED:
             conversation.spill_to(replica)
-        elif decision is Decision.STICKY:
+        elif decision is _STICKY:
             conversation.spilled = False
         else:
             conversation.bind(replica)
-        assert conversation.home is not None
-        self._decider.kin.remember(conversation.opening, entry.request.parent, conversation.home)
+        opening, parent = conversation.opening, entry.request.parent
+        if opening is not None or parent is not None:
+            assert conversation.home is not None
+            self._decider.kin.remember(opening, parent, conversation.home)
 
     def _close(self, ticket: Ticket, entry: _Open, usage: Usage | None, now: float) -> None:
         """Close a ticket whose reservation has ended; nothing can release it again."""

@@ -30,6 +30,8 @@ from lmwarden.routing.explain import Why
 from lmwarden.routing.placement import Comparison, compare
 from lmwarden.routing.replicas import Fleet, Replica
 
+_NOT_ABOVE = Why.NOT_ABOVE  # a look-up in an Enum is slow in Python 3.11, and this is the usual end
+
 
 def return_level(threshold: int) -> int:
     """Requests in flight at home down to which a spilled conversation goes back."""
@@ -40,13 +42,13 @@ def spill_target(
     conversation: Conversation, home: Replica, threshold: int, fleet: Fleet, now: float
 ) -> tuple[Replica | None, Why, Comparison | None]:
     """Where the turn goes instead of home (None: it stays), why, and what was compared."""
-    suspect = home.is_suspect(now)
+    suspect = now < home.suspect_until
     above = home.in_flight > threshold
     if not suspect and not above:
         if not conversation.spilled or home.in_flight <= return_level(threshold):
-            return None, Why.NOT_ABOVE, None
+            return None, _NOT_ABOVE, None
         second = _second_home(conversation, home, threshold, fleet.usable(now))
-        return (None, Why.NOT_ABOVE, None) if second is None else (second, Why.NOT_YET_BACK, None)
+        return (None, _NOT_ABOVE, None) if second is None else (second, Why.NOT_YET_BACK, None)
     others = [
         replica
         for replica in fleet.usable(now)
