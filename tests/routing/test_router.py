@@ -499,45 +499,6 @@ class TestThreshold:
         assert driver.view.spill_threshold_source == "auto"
 
 
-class TestHomesOverARestart:
-    def test_homes_come_back(self) -> None:
-        before, after = Driver(), Driver(up=False)
-        homes = {name: before.turn(name)[1] for name in "abcdef"}
-        boots = dict.fromkeys(before.replicas, "boot1")
-        assert after.router.restore_homes(before.router.export_homes(), boots, after.now) == 6
-        for replica in after.replicas:
-            after.up(replica)
-        assert {name: after.turn(name)[1] for name in homes} == homes
-        assert after.count(Decision.STICKY) == 6
-
-    def test_not_those_of_a_run_that_is_over_here(self) -> None:
-        before, after = Driver(), Driver(up=False)
-        before.turn("a")
-        for replica in after.replicas:
-            after.up(replica, "boot2")
-        boots = dict.fromkeys(before.replicas, "boot1")
-        assert after.router.restore_homes(before.router.export_homes(), boots, after.now) == 0
-
-    def test_not_those_of_an_engine_that_restarted_nor_what_is_known_already(self) -> None:
-        before, after = Driver(), Driver()
-        before.turn("a")
-        before.turn("b")
-        known = after.turn("b")
-        boots = dict.fromkeys(before.replicas, "boot1")
-        homes = before.router.export_homes()
-        elsewhere = {**boots, homes[0].replica: "boot2"}
-        assert after.router.restore_homes(homes, elsewhere, after.now) == 0
-        assert after.router.restore_homes(homes, {}, after.now) == 0
-        assert after.router.restore_homes(homes, boots, after.now) == 1
-        assert after.turn("b") == ("sticky", known[1])
-
-    def test_a_conversation_without_a_living_home_is_not_exported(self) -> None:
-        driver = Driver()
-        home = driver.turn("a")[1]
-        driver.up(home, "boot2")
-        assert driver.router.export_homes() == []
-
-
 class TestWantsOpening:
     def test_unknown_young_or_overlapping(self) -> None:
         driver = Driver()

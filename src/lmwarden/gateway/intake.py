@@ -16,8 +16,10 @@ from lmwarden.gateway.models import ModelNames
 from lmwarden.gateway.request import ClientRequest
 from lmwarden.gateway.routes import Route
 from lmwarden.gateway.serving import ModelService
-from lmwarden.gateway.splice import CannotSpliceError, include_usage, replace
-from lmwarden.routing.identity import RequestFields, decode_fields, identify, is_resumed, opening
+from lmwarden.gateway.splice import CannotSpliceError, include_usage, is_true, replace
+from lmwarden.routing.fields import RequestFields, decode_fields
+from lmwarden.routing.identity import identify
+from lmwarden.routing.opening import is_resumed, opening
 from lmwarden.types import ReplicaId, RoutingRequest
 
 _MAX_PINS_SHOWN = 64
@@ -41,7 +43,7 @@ def take(
         if isinstance(wanted, Problem):
             return wanted
         pin = wanted
-    streamed = bytes(fields.stream) == b"true"
+    streamed = is_true(bytes(fields.stream))
     exchange = Exchange(
         host, client, request, route, service, routing_request(request, route, service, fields, pin), streamed
     )
@@ -49,7 +51,7 @@ def take(
         try:
             _edit(exchange, request, route, service, fields, raw_model)
         except CannotSpliceError as error:
-            return Problem(400, f"The member '{error}' of the request body must be written plainly, without escapes.")
+            return Problem(400, f"The member '{error}' of the request body must be written once, without escapes.")
     exchange.start()
     return None
 

@@ -16,17 +16,11 @@ agent in ``x-claude-code-parent-agent-id``). Blank values and words that stand f
 
 Nothing leaves this module but keyed hashes: blake2b under the data folder's secret, 16 bytes, over
 (model, API key, session id, agent id) with every part length-prefixed.
-
-The opening must not change between two turns of one conversation, although Claude Code moves its
-``cache_control`` marks, writes one text block now as a string and now as a list, and puts a billing line
-first in ``system``; so those are normalised away, and harness preambles that many conversations share
-do not count as the first user message.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -34,8 +28,10 @@ from functools import lru_cache
 import msgspec
 from msgspec import Raw
 
+from lmwarden.routing.fields import RequestFields, text_of
+from lmwarden.routing.opening import opening
+
 _ABSENT = Raw(b"")
-_NULL = Raw(b"null")
 
 MAX_ID_BYTES = 256
 """Longer ids are not ids; they count as absent."""
@@ -56,50 +52,8 @@ _NOTHING = frozenset(
 ) | {b"", b"[object object]", b'""', b"''"}
 
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
-_SPACE = re.compile(rb"\s+")
 _OLD_USER_ID = re.compile(r"_session_([A-Za-z0-9-]{8,64})\Z")
 _ID_SHAPED = re.compile(r"(?=(?:.*[0-9]){4})(?=.*[A-Za-z])[A-Za-z0-9._:-]{16,256}\Z")
-
-_PREAMBLES = (
-    (b"<system-reminder>", b"</system-reminder>"),
-    (b"<environment_context>", b"</environment_context>"),
-    (b"<user_instructions>", b"</user_instructions>"),
-    (b"# AGENTS.md instructions", b"</INSTRUCTIONS>"),
-    (b"<INSTRUCTIONS>", b"</INSTRUCTIONS>"),
-)
-"""How text begins and ends that a harness (Claude Code, Codex) puts in front of what the user typed."""
-
-_CACHE_CONTROL = re.compile(
-    rb',\s*"cache_control"\s*:\s*(?:\{[^{}]*\}|null)|"cache_control"\s*:\s*(?:\{[^{}]*\}|null)\s*,?\s*'
-)
-"""The member, with its comma. It cannot match inside of a JSON string, where the quotes would be escaped."""
-
-_MAX_BLOCKS = 1000
-"""Content with more blocks than this is hashed as it is written."""
-
-_MAX_COMMAS = 500_000
-"""A list with more commas than this, those in its texts included, is not taken apart: that could take a second."""
-
-
-class RequestFields(msgspec.Struct, gc=False):
-    """The top-level members of a request body that we look at, undecoded. Absent members are empty."""
-
-    model: Raw = _ABSENT
-    stream: Raw = _ABSENT
-    stream_options: Raw = _ABSENT
-    max_tokens: Raw = _ABSENT
-    max_completion_tokens: Raw = _ABSENT
-    max_output_tokens: Raw = _ABSENT
-    metadata: Raw = _ABSENT
-    prompt_cache_key: Raw = _ABSENT
-    conversation: Raw = _ABSENT
-    user: Raw = _ABSENT
-    system: Raw = _ABSENT
-    instructions: Raw = _ABSENT
-    tools: Raw = _ABSENT
-    messages: Raw = _ABSENT
-    input: Raw = _ABSENT
-    output_config: Raw = _ABSENT
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
@@ -131,76 +85,14 @@ class _ConversationObject(msgspec.Struct):
     id: str = ""
 
 
-class _Message(msgspec.Struct):
-    role: str = ""
-    content: Raw = _ABSENT
-
-
-class _Block(msgspec.Struct):
-    text: Raw = _ABSENT
-
-
 class _OutputConfig(msgspec.Struct):
     format: Raw = _ABSENT
 
 
-_fields_decoder = msgspec.json.Decoder(RequestFields)
-_string_decoder = msgspec.json.Decoder(str)
 _metadata_decoder = msgspec.json.Decoder(_Metadata)
 _user_id_decoder = msgspec.json.Decoder(_UserId)
 _conversation_decoder = msgspec.json.Decoder(str | _ConversationObject)
-_raw_list_decoder = msgspec.json.Decoder(list[Raw])
-_message_decoder = msgspec.json.Decoder(_Message)
 _output_config_decoder = msgspec.json.Decoder(_OutputConfig)
-_block_decoder = msgspec.json.Decoder(_Block)
-
-
-def decode_fields(body: bytes | bytearray | memoryview) -> RequestFields:
-    """Decode a JSON object's top-level members, leaving every value undecoded.
-
-    Raises:
-        msgspec.DecodeError: broken JSON, or not an object (``msgspec.ValidationError`` is one of these).
-    """
-    try:
-        return _fields_decoder.decode(body)
-    except msgspec.DecodeError:
-        fields = _decode_half_characters(body)
-        if fields is None:
-            raise
-        return fields
-
-
-def _decode_half_characters(body: bytes | bytearray | memoryview) -> RequestFields | None:
-    """Decode a body that escapes half a character (a lone surrogate), as JavaScript does when it cuts an emoji in two.
-
-    Engines accept that, msgspec does not. Rare, so the slow decoder may do it; None if that is not what is wrong.
-    """
-    text = bytes(body)
-    if b"\\ud" not in text and b"\\uD" not in text:
-        return None
-    try:
-        members = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(members, dict):
-        return None
-    return RequestFields(
-        **{
-            name: Raw(json.dumps(members[name], ensure_ascii=False).encode("utf-8", "replace"))
-            for name in RequestFields.__struct_fields__
-            if name in members
-        }
-    )
-
-
-def text_of(raw: Raw) -> str | None:
-    """The value if it is a JSON string, else None."""
-    if not raw or bytes(memoryview(raw)[:1]) != b'"':
-        return None
-    try:
-        return _string_decoder.decode(raw)
-    except msgspec.DecodeError:  # not UTF-8
-        return None
 
 
 def identify(
@@ -257,59 +149,6 @@ def identify(
         parent = _digest(secret, model, key_digest, session, parent_agent)
     auxiliary = _is_hinted_auxiliary(headers) or (claude and agent is None and _is_title_call(fields))
     return Identity(key, parent, False, auxiliary, source, None)
-
-
-def opening(fields: RequestFields, *, secret: bytes, model: str) -> bytes | None:
-    """Keyed hash (16 bytes) of how the conversation begins, or None where there is no user message.
-
-    Costs a pass over system, tools and the first user message; call it only when it is needed.
-    """
-    try:
-        return _opening(fields, secret, model)
-    except msgspec.DecodeError:
-        return None  # malformed messages are the engine's to refuse
-
-
-def is_resumed(fields: RequestFields) -> bool:
-    """Whether the request carries an answer already, so that it is not the first turn of its conversation."""
-    try:
-        for raw in _elements(fields.messages or fields.input):
-            if _message_decoder.decode(raw).role not in ("user", "system", "developer"):
-                return True
-    except msgspec.DecodeError:
-        pass  # a plain string, or malformed
-    return False
-
-
-def _opening(fields: RequestFields, secret: bytes, model: str) -> bytes | None:
-    turns = fields.messages or fields.input
-    if not turns:
-        return None
-    digest = hashlib.blake2b(key=secret[:64], digest_size=16)
-    _feed(digest, model.encode())
-    _feed(digest, _system_text(fields.system))
-    _feed(digest, _system_text(fields.instructions))
-    tools = _as_written(fields.tools)
-    _feed(digest, b"" if tools in (b"null", b"[]") else tools)
-    text = text_of(turns)
-    if text is not None:  # /v1/responses with a plain string
-        _feed(digest, text.encode())
-        return digest.digest()
-    for raw in _elements(turns):
-        message = _message_decoder.decode(raw)
-        if message.role == "user":
-            said = _user_text(message.content)
-            if said:
-                _feed(digest, said)
-                return digest.digest()
-        elif message.role in ("system", "developer"):
-            _feed(digest, _system_text(message.content))
-    return None
-
-
-def _feed(digest: hashlib.blake2b, part: bytes) -> None:
-    digest.update(len(part).to_bytes(8, "little"))
-    digest.update(part)
 
 
 def _digest(secret: bytes, model: str, key_digest: bytes, *parts: bytes) -> bytes:
@@ -395,77 +234,3 @@ def _is_title_call(fields: RequestFields) -> bool:
     except msgspec.DecodeError:
         return False
     return bool(wanted) and bytes(memoryview(wanted)) != b"null"
-
-
-def _system_text(system: Raw) -> bytes:
-    """``system`` without the ``x-anthropic-*`` lines that change per release, conversation or request."""
-    return b"\0".join(part for part in map(_without_harness_lines, _parts(system)) if part)
-
-
-def _without_harness_lines(text: bytes) -> bytes:
-    start = 0
-    while text.startswith(b"x-anthropic-", start):
-        start = text.find(b"\n", start) + 1
-        if not start:
-            return b""
-    return text[start:]
-
-
-def _user_text(content: Raw) -> bytes:
-    """What the user said first, without what harnesses put in front of it. Empty: nothing but that."""
-    return b"\0".join(part for part in map(_without_preambles, _parts(content)) if part)
-
-
-def _without_preambles(text: bytes) -> bytes:
-    start = 0
-    while True:
-        for begin, end in _PREAMBLES:
-            if text.startswith(begin, start):
-                closed = text.find(end, start)
-                if closed < 0:
-                    return b""
-                start = _after_space(text, closed + len(end))
-                break
-        else:
-            return text[start:]
-
-
-def _after_space(text: bytes, start: int) -> int:
-    found = _SPACE.match(text, start)  # in place: texts may be large, and preambles many
-    return start if found is None else found.end()
-
-
-def _parts(content: Raw) -> list[bytes]:
-    """Content as a list of byte strings; a plain string equals one text block."""
-    if not content or content == _NULL:
-        return []
-    text = text_of(content)
-    if text is not None:
-        return [text.encode()]
-    if bytes(memoryview(content)[:1]) != b"[":
-        return [_as_written(content)]
-    blocks = _elements(content)
-    if not 0 < len(blocks) <= _MAX_BLOCKS:
-        return [_as_written(content)]
-    parts = []
-    for block in blocks:
-        is_object = bytes(memoryview(block)[:1]) == b"{"
-        text = text_of(_block_decoder.decode(block).text) if is_object else None
-        parts.append(_as_written(block) if text is None else text.encode())
-    return parts
-
-
-def _elements(array: Raw) -> list[Raw]:
-    """The elements of a JSON array; none if there are unreasonably many.
-
-    Raises:
-        msgspec.DecodeError: it is no array.
-    """
-    if not array or bytes(array).count(b",") > _MAX_COMMAS:
-        return []
-    return _raw_list_decoder.decode(array)
-
-
-def _as_written(raw: Raw) -> bytes:
-    """A value's bytes, without the ``cache_control`` marks that move between turns."""
-    return _CACHE_CONTROL.sub(b"", bytes(raw))

@@ -18,6 +18,7 @@ from lmwarden.routing.conversations import Conversation, ConversationTable
 from lmwarden.routing.deciding import Decider
 from lmwarden.routing.engine_balancer import BalancerVersion
 from lmwarden.routing.explain import Choice, explanation
+from lmwarden.routing.homes import export_homes, restore_homes
 from lmwarden.routing.placement import handicap
 from lmwarden.routing.replicas import DEFAULT_WEIGHTS, Fleet, Replica, Weights
 from lmwarden.routing.view import replica_view
@@ -250,48 +251,12 @@ class Router:
         return self._table.next_expiry
 
     def export_homes(self) -> list[Home]:
-        """What should survive a restart of the warden: every bound conversation whose home's cache is alive."""
-        return [
-            Home(
-                conversation=key,
-                replica=conversation.home.id,
-                boot_id=conversation.home.boot_id,
-                context_tokens=conversation.context_tokens,
-                last_used=conversation.last_used,
-            )
-            for key, conversation in self._table
-            if conversation.home is not None and conversation.has_home
-        ]
+        """See ``RouterContract``."""
+        return export_homes(self._table)
 
     def restore_homes(self, homes: Iterable[Home], boot_ids: Mapping[ReplicaId, str], now: float) -> int:
-        """Take back homes from before a restart; those whose engine restarted too are dropped.
-
-        Args:
-            homes: From ``export_homes``; ``last_used`` already moved to this run's clock.
-            boot_ids: The boot id that each replica has now.
-            now: Seconds.
-
-        Returns:
-            How many were taken.
-        """
-        taken = 0
-        for home in homes:
-            replica = self._fleet.get(home.replica)
-            if replica is None or boot_ids.get(home.replica) != home.boot_id:
-                continue
-            if replica.boot_id not in ("", home.boot_id):
-                continue
-            if self._table.get(home.conversation) is not None:
-                continue
-            if not replica.boot_id:
-                replica.boot_id = home.boot_id
-            conversation = Conversation(min(home.last_used, now))
-            conversation.bind(replica)
-            conversation.turns = 1
-            conversation.context_tokens = home.context_tokens
-            self._table.restore(home.conversation, conversation)
-            taken += 1
-        return taken
+        """See ``RouterContract`` and ``homes.restore_homes``."""
+        return restore_homes(self._table, self._fleet, homes, boot_ids, now)
 
     def view(self, now: float) -> RouterView:
         """See ``RouterContract``."""

@@ -1,0 +1,37 @@
+"""Requests as clients send them, for the tests of who asks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lmwarden.routing.fields import decode_fields
+from lmwarden.routing.identity import Identity, identify
+
+S1 = "6b2cf2f0-7d39-4d3c-9a0e-0f1f6f0c8a11"
+S2 = "0d4a8f5e-5a5e-4a7c-8c62-b2a5ac3c0d22"
+SECRET = b"s" * 32
+HELLO = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+def who_sends(header: str, value: str) -> Identity:
+    """Identity of a request with one header, its name as in ``who``."""
+    headers: dict[str, Any] = {header: value}
+    return who(**headers)
+
+
+def who(
+    body: dict[str, Any] | None = None,
+    *,
+    model: str = "m",
+    key_digest: bytes = b"",
+    operator: tuple[bytes, ...] = (),
+    **headers: str,
+) -> Identity:
+    """Identity of a request; header names are written with underscores for hyphens (``session_id`` stays itself)."""
+    names = {
+        name.replace("__", "\0").replace("_", "-").replace("\0", "_").encode(): value.encode()
+        for name, value in headers.items()
+    }
+    fields = decode_fields(json.dumps(HELLO if body is None else body).encode())
+    return identify(names, fields, secret=SECRET, model=model, key_digest=key_digest, operator_headers=operator)

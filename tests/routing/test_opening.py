@@ -1,0 +1,195 @@
+"""How a conversation begins: what counts, what moves between turns, and what hostile bodies cost."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+from tests.routing.asking import HELLO, SECRET, who
+
+from lmwarden.routing.fields import decode_fields
+from lmwarden.routing.identity import identify
+from lmwarden.routing.opening import is_resumed
+
+
+class TestOpening:
+    """Only when there is no id."""
+
+    BODY: dict[str, Any] = {  # noqa: RUF012
+        "model": "m",
+        "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=a1b2c;"},
+            {"type": "text", "text": "You are T.", "cache_control": {"type": "ephemeral"}},
+        ],
+        "tools": [{"name": "Bash", "input_schema": {"type": "object"}}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "first"}]}],
+    }
+
+    def changed(self, **changes: object) -> bytes | None:
+        return who({**self.BODY, **changes}).conversation
+
+    def test_later_turns_are_the_same_conversation(self) -> None:
+        later = [
+            *self.BODY["messages"],
+            {"role": "assistant", "content": "yes"},
+            {"role": "system", "content": "<total_tokens>900 left</total_tokens>"},
+            {"role": "user", "content": "more"},
+        ]
+        assert self.changed(messages=later) == self.changed()
+        assert who(self.BODY).derived
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"system": [{"type": "text", "text": "x-anthropic-billing-header: cch=zzz;"}, {"text": "You are T."}]},
+            {"system": "x-anthropic-billing-header: cch=zzz;\nYou are T."},
+            {"system": "You are T."},
+            {"messages": [{"role": "user", "content": "first"}]},
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "first", "cache_control": {}}]}]},
+            {"messages": [{"role": "user", "content": "<system-reminder>today is Monday</system-reminder>"},
+                          {"role": "user", "content": "first"}]},
+            {"messages": [{"role": "user", "content": [
+                {"type": "text", "text": "<system-reminder>x</system-reminder>"}, {"type": "text", "text": "first"}]}]},
+            {"tools": [{"name": "Bash", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}]},
+            {"tools": [{"cache_control": {"type": "ephemeral"}, "name": "Bash", "input_schema": {"type": "object"}}]},
+            {"tools": [{"name": "Bash", "cache_control": None, "input_schema": {"type": "object"}}]},
+            {"system": [{"text": "x-anthropic-billing-header: cch=1;\nx-anthropic-other: 2\nYou are T."}]},
+            {"messages": [{"role": "user", "content": "<system-reminder>a</system-reminder>\n\n"
+                           "<environment_context>b</environment_context>\nfirst"}]},
+            {"max_tokens": 5, "temperature": 0.3, "stream": True},
+        ],
+    )  # fmt: skip
+    def test_what_moves_between_turns_does_not_count(self, changes: dict[str, Any]) -> None:
+        assert self.changed(**changes) == self.changed()
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"system": "You are U."},
+            {"messages": [{"role": "user", "content": "First"}]},
+            {"messages": [{"role": "user", "content": "x-anthropic-billing-header: cch=1;\nfirst"}]},
+            {"tools": []},
+            {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "first"}]},
+        ],
+    )
+    def test_what_the_conversation_begins_with_does_count(self, changes: dict[str, Any]) -> None:
+        assert self.changed(**changes) != self.changed()
+
+    def test_a_mark_inside_of_a_text_is_text(self) -> None:
+        marked = '{"a": 1, "cache_control": {"type": "x"}}'
+        tools = [[{"name": "Bash", "description": text}] for text in (marked, '{"a": 1}')]
+        assert self.changed(tools=tools[0]) != self.changed(tools=tools[1])
+
+    @pytest.mark.parametrize("tools", [None, []])
+    def test_no_tools_is_no_tools_however_it_is_written(self, tools: object) -> None:
+        body = {name: value for name, value in self.BODY.items() if name != "tools"}
+        assert who({**body, "tools": tools}).conversation == who(body).conversation
+
+    def test_the_model_counts(self) -> None:
+        assert who(self.BODY, model="other").conversation != self.changed()
+
+    def test_the_whole_first_message_counts(self) -> None:
+        long = "x" * 100_000
+        bodies = [{"messages": [{"role": "user", "content": long + end}]} for end in "ab"]
+        assert who(bodies[0]).conversation != who(bodies[1]).conversation
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            {"input": "hello", "instructions": "be brief"},
+            {"input": [{"role": "developer", "content": "x"}, {"role": "user", "content": [{"text": "hi"}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": {"data": "aGk="}}]}]},
+            {"messages": [{"role": "user", "content": {"odd": 1}}]},
+            {"messages": [{"role": "developer"}, {"role": "user", "content": "x"}]},
+        ],
+    )
+    def test_other_shapes_have_one_too(self, body: dict[str, Any]) -> None:
+        assert who(body).derived
+        assert who(body).conversation == who(body).conversation
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            {},
+            {"prompt": "text to complete"},
+            {"messages": []},
+            {"messages": [{"role": "user"}]},
+            {"messages": [{"role": "user", "content": ""}]},
+            {"messages": [{"role": "user", "content": None}]},
+            {"messages": [{"role": "user", "content": "<system-reminder>x"}]},
+            {"messages": [{"role": "assistant", "content": "x"}]},
+            {"messages": {"role": "user"}},
+            {"messages": [17]},
+            {"messages": [{"role": 17, "content": "x"}]},
+        ],
+    )
+    def test_nothing_to_recognise(self, body: dict[str, Any]) -> None:
+        found = who(body)
+        assert (found.conversation, found.source) == (None, "none")
+
+
+@pytest.mark.parametrize(
+    ("body", "resumed"),
+    [
+        (HELLO, False),
+        ({"messages": [*HELLO["messages"], {"role": "assistant", "content": "hi"}, *HELLO["messages"]]}, True),
+        ({"messages": [{"role": "system", "content": "s"}, *HELLO["messages"]]}, False),
+        ({"messages": [*HELLO["messages"], {"role": "system", "content": "s"}]}, False),
+        ({"input": [{"role": "user", "content": "x"}, {"type": "function_call", "name": "f"}]}, True),
+        ({"input": "hello"}, False),
+        ({"messages": [{"role": 5}]}, False),
+        ({"messages": 5}, False),
+        ({}, False),
+    ],
+)
+def test_a_request_that_carries_an_answer_is_resumed(body: dict[str, Any], resumed: bool) -> None:
+    assert is_resumed(decode_fields(json.dumps(body).encode())) is resumed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"user":"\xff","messages":[]}',
+        b'{"prompt_cache_key":"\xff"}',
+        b'{"messages":[{"role":"user","content":' + b"[" * 900 + b"]" * 900 + b"}]}",
+        b'{"tools":' + b'{"a":' * 900 + b"1" + b"}" * 900 + b',"messages":[{"role":"user","content":"x"}]}',
+        b'{"messages":[{"role":"user","content":"\xff"}]}',
+        b'{"system":"\xff","messages":[{"role":"user","content":[{"text":"\xff"}]}]}',
+        b'{"metadata":{"user_id":"{\\"session_id\\":\xff}"}}',
+    ],
+)
+def test_nasty_bodies_raise_nothing(body: bytes) -> None:
+    fields = decode_fields(body)
+    identify({}, fields, secret=SECRET, model="m", key_digest=b"")
+    is_resumed(fields)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"system":"' + b"x-anthropic-\\n" * 150_000 + b'","messages":[{"role":"user","content":"x"}]}',
+        b'{"messages":[{"role":"user","content":"' + b"<system-reminder></system-reminder>" * 60_000 + b'"}]}',
+        b'{"messages":[{"role":"user","content":[' + b"[]," * 700_000 + b"1]}]}",
+        b'{"tools":[' + b"[]," * 700_000 + b'1],"messages":[{"role":"user","content":"x"}]}',
+        b'{"tools":"' + b',\\"cache_control\\":{' * 100_000 + b'","messages":[{"role":"user","content":"x"}]}',
+        b'{"user":"' + b"a1-" * 700_000 + b'","messages":[{"role":"user","content":"x"}]}',
+    ],
+    ids=["harness lines", "preambles", "blocks", "tools", "marks", "user"],
+)
+def test_two_megabytes_of_anything_are_hashed_without_a_walk_in_python(body: bytes) -> None:
+    """Counts what Python does, not seconds: a quadratic or per-element pass makes millions of calls or copies."""
+    fields = decode_fields(body)
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        identify({}, fields, secret=SECRET, model="m", key_digest=b"")
+    finally:
+        sys.setprofile(None)
+    assert calls < 1_000_000
