@@ -284,6 +284,52 @@ async def test_compressed_bodies_are_415(make_scene: SceneMaker, encoding: str) 
         assert scene.engine.seen == []
 
 
+@pytest.mark.parametrize("second", ["gzip", "identity"])
+async def test_two_content_encodings_are_415(make_scene: SceneMaker, second: str) -> None:
+    async with make_scene() as scene:
+        lines = ("Content-Encoding: identity", f"Content-Encoding: {second}")
+        assert (await scene.ask(post("/v1/messages", chat(), *lines))).status == 415
+
+
+OWN = ["127.0.0.1", "127.0.0.1:8080", "localhost:8080", "LocalHost", "[::1]:8080", "192.168.1.7:80", "a.localhost"]
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "served"),
+    [
+        *((host, f"http://{host}", True) for host in OWN),
+        *((host, None, True) for host in [*OWN, "evil.example", "warden:8080"]),
+        *((host, f"http://{host}", False) for host in ["evil.example:8080", "localhost.evil.example", "127.0.0.1.nip"]),
+        *((host, "http://evil.example", False) for host in OWN),
+        *(("localhost:8080", origin, False) for origin in ["null", "http://localhost:3000", "http://localhost", ""]),
+        ("evil.example@127.0.0.1", "http://evil.example@127.0.0.1", False),
+    ],
+)
+@pytest.mark.parametrize("required", [False, True])
+async def test_without_keys_pages_of_others_are_refused(
+    make_scene: SceneMaker, host: str, origin: str | None, served: bool, required: bool
+) -> None:
+    lines = () if origin is None else (f"Origin: {origin}",)
+    async with make_scene(required=required) as scene:
+        client = await scene.connect()
+        for path in ("/v1/messages", "/v1/embeddings", "/v1/messages"):
+            scene.engine.default = whole(MESSAGE)
+            request = post(path, chat(), *lines).replace(b"Host: gateway", f"Host: {host}".encode())
+            await client.send(request)
+            response = await client.response()
+            assert response.status == (200 if served or required else 403)
+            if response.status == 403:
+                assert ("type" in response.json()) == (path == "/v1/messages"), "the caller's envelope"
+        assert bool(scene.engine.seen) == (served or required)
+
+
+async def test_two_origins_are_refused(make_scene: SceneMaker) -> None:
+    async with make_scene(required=False) as scene:
+        lines = ("Origin: http://localhost", "Origin: http://evil.example")
+        request = post("/v1/messages", chat(), *lines).replace(b"Host: gateway", b"Host: localhost")
+        assert (await scene.ask(request)).status == 403
+
+
 async def test_headers_that_stop_here_and_headers_that_go_on(make_scene: SceneMaker) -> None:
     lines = (
         "Connection: X-Hop, keep-alive", "X-Hop: 1", "Keep-Alive: 5", "TE: trailers", "X-Forwarded-For: 1.2.3.4",

@@ -65,3 +65,9 @@ def test_every_engine_failure_of_ours_says_when_to_come_back() -> None:
     for problem in problems:
         assert (problem.retry_after_s is not None) == (problem.status in (502, 503, 504)), problem
         assert problem.message.endswith(".")
+
+
+def test_what_was_never_sent_is_not_said_to_have_been() -> None:
+    never, sent = (refusal(RefuseReason.RETRY_EXHAUSTED, 5, Api.OPENAI, sent=sent).message for sent in (False, True))
+    assert "sent" not in never
+    assert never != sent

@@ -533,3 +533,72 @@ async def test_a_reader_that_stands_still_is_cut_off(make_scene: SceneMaker) -> 
         await asyncio.wait_for(seen.dropped.wait(), 5)
         await scene.at_rest()
         assert scene.rows[0].outcome is Outcome.CANCELLED
+
+
+@pytest.mark.parametrize("half", [True, False])
+async def test_a_full_client_that_leaves_drops_the_engine_at_once(make_scene: SceneMaker, half: bool) -> None:
+    async with make_scene() as scene:
+
+        async def flood(peer: Peer, seen: Seen) -> None:
+            await peer.send(STREAM_HEAD)
+            while True:
+                await peer.send(chunk(EVENTS[0] * 100))
+
+        scene.engine.default = flood
+        client = await scene.connect()
+        await client.send(post("/v1/chat/completions", chat(stream=True)))
+        await client.until(b"data:")
+        (connection,) = scene.gateway.connections
+        while not connection.write_paused:  # noqa: ASYNC110 - nothing signals it
+            await asyncio.sleep(0.01)
+        if half:
+            client._writer.write_eof()
+        else:
+            client.leave()
+        await asyncio.wait_for(scene.engine.seen[0].dropped.wait(), 2)
+        await scene.at_rest()
+        assert [row.outcome for row in scene.rows] == [Outcome.CANCELLED]
+
+
+async def test_an_answer_to_a_client_that_closed_its_half_goes_out(make_scene: SceneMaker) -> None:
+    async with make_scene() as scene:
+        client = await scene.connect()
+        await client.send(b"GET /healthz HTTP/1.1\r\nHost: g\r\n\r\n")
+        client._writer.write_eof()
+        assert b" 200 OK" in await client.rest()
+
+
+async def test_half_a_connection_does_not_stay(make_scene: SceneMaker) -> None:
+    async with make_scene(linger_s=0.05, sweep_s=0.02) as scene:
+        scene.engine.default = silence(STREAM_HEAD + chunk(EVENTS[0]))
+        for request in (b"", b"GET /healthz HTTP/1.1\r\nHost: g\r\n\r\n", post("/v1/messages", chat(stream=True))):
+            client = await scene.connect()
+            await client.send(request)
+            client._writer.write_eof()
+            await client.rest()
+        assert not scene.gateway.connections
+
+
+async def test_a_client_that_does_not_read_holds_little(make_scene: SceneMaker) -> None:
+    size = 50_000_000
+    async with make_scene() as scene:
+        sent = 0
+
+        async def large(peer: Peer, seen: Seen) -> None:
+            nonlocal sent
+            await peer.send(head(400) + b"Content-Length: %d\r\n\r\n" % size)
+            while sent < size:
+                await peer.send(b"x" * 65536)
+                sent += 65536
+
+        scene.engine.default = large
+        client = await scene.connect()
+        await client.send(post("/v1/chat/completions", chat()))
+        (connection,) = scene.gateway.connections
+        most = 0
+        for _ in range(100):
+            await asyncio.sleep(0.005)
+            most = max(most, connection.transport.get_write_buffer_size())
+        assert connection.write_paused
+        assert most < 1_000_000
+        client.leave()

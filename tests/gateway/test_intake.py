@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.gateway.conftest import Scene, SceneMaker, chat, post
-from tests.stub_engine import MESSAGE, whole
+from tests.stub_engine import MESSAGE, stream, whole
 
 from lmwarden.types import ReplicaId
 
+EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
 SESSION = "X-Claude-Code-Session-Id: 3e0c1f6a-0000-4000-8000-000000000001"
 
 
@@ -155,3 +158,28 @@ async def test_without_a_model_the_only_one_is_meant(make_scene: SceneMaker) -> 
     async with make_scene() as scene:
         assert (await scene.ask(post("/tokenize", b'{"prompt":"x"}'))).status == 200
         assert scene.engine.seen[0].body == b'{"prompt":"x"}'
+
+
+@pytest.mark.parametrize("asked", ["1", '"true"', '"on"', '"Y"', "1.0"])
+@pytest.mark.parametrize("options", ["", ',"stream_options":{"include_usage":"no"}', ',"stream_options":null'])
+async def test_usage_cannot_be_left_by_another_spelling(make_scene: SceneMaker, asked: str, options: str) -> None:
+    last = b'data: {"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":3}}\n\n'
+    async with make_scene() as scene:
+        scene.engine.default = stream([EVENT, last, b"data: [DONE]\n\n"])
+        body = f'{{"model":"m","messages":[],"stream":{asked}{options}}}'.encode()
+        response = await scene.ask(post("/v1/chat/completions", body))
+        assert b'"usage"' not in response.body
+        assert response.body.startswith(EVENT)
+        await scene.at_rest()
+        assert (scene.rows[0].streamed, scene.rows[0].prompt_tokens) == (True, 10)
+        assert json.loads(scene.engine.seen[0].body)["stream_options"] == {"include_usage": True}
+
+
+@pytest.mark.parametrize("asked", ["true", "1", '"yes"'])
+async def test_who_asks_for_usage_gets_it(make_scene: SceneMaker, asked: str) -> None:
+    last = b'data: {"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":3}}\n\n'
+    async with make_scene() as scene:
+        scene.engine.default = stream([EVENT, last, b"data: [DONE]\n\n"])
+        body = f'{{"model":"m","messages":[],"stream":true,"stream_options":{{"include_usage":{asked}}}}}'.encode()
+        assert last in (await scene.ask(post("/v1/chat/completions", body))).body
+        assert scene.engine.seen[0].body == body

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmwarden.gateway.splice import CannotSpliceError, Edit, apply, include_usage, insert, replace
+from lmwarden.gateway.splice import CannotSpliceError, Edit, apply, include_usage, insert, is_true, replace
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from(["model", "m", '"model":"m"']),
@@ -76,6 +76,11 @@ def test_a_brace_with_blanks_inside() -> None:
         ('{"include_usage":false,"x":1.0e2}', {"include_usage": True, "x": 100.0}),
         ('{"continuous_usage_stats":true}', {"include_usage": True}),
         ('{"include_usage":null, "continuous_usage_stats":true}', {"include_usage": True}),
+        ('{"include_usage":"no","continuous_usage_stats":true}', {"include_usage": True}),
+        ('{"include_usage":0}', {"include_usage": True}),
+        ('{"include_usage":2}', {"include_usage": True}),
+        ('{"include_usage":[]}', {"include_usage": True}),
+        ('{"include_usage":true,"include_usage":"odd"}', {"include_usage": True}),
     ],
 )
 def test_include_usage_is_added(options: str | None, expected: dict[str, Any]) -> None:
@@ -93,6 +98,7 @@ def test_include_usage_is_added(options: str | None, expected: dict[str, Any]) -
         '{"include_usage":true}',
         '{"include_usage":true,"continuous_usage_stats":true}',
         '{"include_usage":1}',
+        '{"include_usage":"Yes"}',
         '"x"',
         "7",
     ],
@@ -113,3 +119,45 @@ def test_large_bodies_are_not_copied() -> None:
     parts = apply(body, (replace(body, "model", b'"m"', b'"n"'),))
     assert sum(isinstance(part, memoryview) and part.obj is body for part in parts) == 2
     assert msgspec.json.decode(b"".join(parts))["model"] == "n"
+
+
+@pytest.mark.parametrize(
+    ("raw", "truth"),
+    [
+        *((raw, True) for raw in ("true", "1", "1.0", "1e0", '"1"', '"true"', '"TRUE"', '"t"', '"Y"', '"yes"')),
+        *((raw, False) for raw in ("", "false", "null", "0", "2", "1.5", '"no"', '"off"', '"f"', '"0"', '""')),
+        *((raw, False) for raw in ('" true"', "-1", "1e400")),
+        *((raw, False) for raw in ("[true]", '{"a":1}', '"truth"', "[" * 20_000, "x")),
+        ('"\\u0074rue"', True),
+    ],
+)
+def test_truth_as_vllm_reads_it(raw: str, truth: bool) -> None:
+    assert is_true(raw.encode()) is truth
+
+
+def test_many_members_of_the_same_name_cost_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings: list[object] = []
+
+    def decode(*args: Any, **kinds: Any) -> Any:
+        readings.append(args)
+        return undisturbed(*args, **kinds)
+
+    undisturbed = msgspec.json.decode
+    monkeypatch.setattr(msgspec.json, "decode", decode)
+    inner = b",".join([b'{"model":"m"}'] * 900)
+    for body in (b'{"x":[%b],"model":"m","y":[1]}' % inner, b'{"model":"m","x":[%b]}' % inner):
+        result = edited(body, replace(body, "model", b'"m"', b'"n"'))
+        assert json.loads(result) == {**json.loads(body), "model": "n"}
+    assert len(readings) == 2
+
+
+def test_too_many_members_of_the_same_name_are_refused() -> None:
+    inner = b",".join([b'{"model":"m"}'] * 100_000)
+    for body in (b'{"x":[%b],"model":"m"}' % inner, b'{"model":"m","x":[%b]}' % inner):
+        with pytest.raises(CannotSpliceError):
+            replace(body, "model", b'"m"', b'"n"')
+
+
+def test_a_key_that_only_ends_like_it_is_another_key() -> None:
+    body = b'{"a\\"model":"m","model":"m","b\\"model":"m"}'
+    assert edited(body, replace(body, "model", b'"m"', b'"n"')) == b'{"a\\"model":"m","model":"n","b\\"model":"m"}'

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.gateway.conftest import SceneMaker, chat, post
 from tests.stub_engine import CHAT, Peer, Seen, head, raw, whole
+
+from lmwarden.types import Outcome
 
 ASK = post("/v1/chat/completions", chat())
 
@@ -94,3 +97,56 @@ async def test_an_early_answer_to_a_large_body(make_scene: SceneMaker) -> None:
         scene.engine.script.append(raw(head(413) + b"Content-Length: 2\r\n\r\n{}", then="close"))
         response = await scene.ask(post("/v1/chat/completions", body))
         assert response.status == 413
+
+
+GARBLED = [
+    head(200, "application/json", "Transfer-Encoding: gzip") + b"\r\n{}",
+    head(200, "application/json", "Transfer-Encoding: identity") + b"\r\n{}",
+    head(200, "application/json", "Transfer-Encoding: gzip, chunked") + b"\r\n2\r\n{}\r\n0\r\n\r\n",
+    head(200, "application/json", "Transfer-Encoding: gzip", "Transfer-Encoding: chunked")
+    + b"\r\n2\r\n{}\r\n0\r\n\r\n",
+    head(101, "application/json", "Connection: upgrade", "Upgrade: h2c") + b"\r\nPRI",
+    head(101, "application/json") + b"\r\n" + head() + b"Content-Length: 2\r\n\r\n{}",
+    b"HTTP/1.1 000 X\r\nContent-Length: 2\r\n\r\n{}",
+    b"HTTP/1.1 099 X\r\nContent-Length: 2\r\n\r\n{}",
+    head(200, "application/json", "X-Long: " + "x" * 400_000) + b"Content-Length: 2\r\n\r\n{}",
+]
+
+
+@pytest.mark.parametrize("answer", GARBLED)
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+async def test_an_answer_that_cannot_be_passed_on_is_502(make_scene: SceneMaker, answer: bytes, version: str) -> None:
+    async with make_scene() as scene:
+        scene.engine.script.append(raw(answer, then="close"))
+        response = await scene.ask(post("/v1/chat/completions", chat(), version=version))
+        assert response.status == 502
+        assert response.json()["error"]["code"] == "engine_failed"
+        assert (await scene.ask(ASK)).json() == CHAT
+        await scene.at_rest()
+        assert [row.outcome for row in scene.rows] == [Outcome.FAILED, Outcome.OK]
+
+
+async def test_an_offer_to_upgrade_beside_an_answer_is_no_fault(make_scene: SceneMaker) -> None:
+    async with make_scene() as scene:
+        scene.engine.script.append(whole(CHAT, 200, "Connection: upgrade", "Upgrade: h2c"))
+        response = await scene.ask(ASK)
+        assert (response.status, response.header("Upgrade")) == (200, None)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/embeddings", "/v1/responses"])
+async def test_without_framing_a_cut_json_answer_stays_incomplete(
+    make_scene: SceneMaker, path: str, status: int
+) -> None:
+    body = b'{"usage":null,"stop_reason":"end_turn","content":[1,2,3]}'
+    async with make_scene() as scene:
+        request = post(path, chat())
+        scene.engine.script.append(raw(head(status) + b"\r\n" + body, then="close"))
+        response = await scene.ask(request)
+        assert (response.status, response.body, response.complete) == (status, body, True)
+        scene.engine.script.append(raw(head(status) + b"\r\n" + body[:-3], then="close"))
+        response = await scene.ask(request)
+        assert not response.complete
+        assert response.closed
+        await scene.at_rest()
+        assert scene.rows[-1].outcome is Outcome.FAILED

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmwarden.gateway.heads import ResponseLines
 from lmwarden.gateway.routes import Tap
 from lmwarden.gateway.stream_taps import MAX_LINE_BYTES, ChatTap, MessagesTap, ResponsesTap, StreamTap
 from lmwarden.gateway.usage import MAX_BODY_BYTES, BodyTap, NoTap, tap_for
@@ -295,7 +296,43 @@ def test_places_for_an_event_of_our_own() -> None:
     ],
 )
 def test_the_tap_for_an_answer(arguments: tuple[Tap | None, int, bytes, bytes], kind: type) -> None:
-    assert type(tap_for(*arguments)) is kind
+    tap, status, content_type, encoding = arguments
+    assert type(tap_for(tap, status, ResponseLines([], content_type, encoding, b"5"))) is kind
+
+
+@pytest.mark.parametrize("kind", [*Tap, None])
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize(
+    ("body", "whole"),
+    [
+        (b'{"id":"x","choices":[]}', True),
+        (b'{"usage":"odd","choices":7}', True),
+        (b"[1]", True),
+        (b'{"id":"x","choices":[', False),
+        (b'{"usage":"odd","choices":7,', False),
+        (b"", False),
+    ],
+)
+def test_without_framing_a_json_body_must_be_whole(kind: Tap | None, status: int, body: bytes, whole: bool) -> None:
+    for lines, clean in (
+        (ResponseLines([], b"application/json"), whole),
+        (ResponseLines([], b"application/json", b"", b"5"), True),
+        (ResponseLines([], b"text/plain"), True),
+    ):
+        tap = tap_for(kind, status, lines)
+        for at in range(0, len(body), 5):
+            tap.feed(body[at : at + 5])
+        assert tap.clean_end() == clean
+
+
+@pytest.mark.parametrize("space", ["", " "])
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_abort_beside_a_choice_that_goes_on(space: str, order: int) -> None:
+    choices = [f'{{"index":{at},"finish_reason":{space}{reason}}}' for at, reason in enumerate(["null", '"abort"'])]
+    tap = ChatTap()
+    with pytest.raises(EngineAbortedError):
+        tap.feed(b'data: {"choices":[%b]}\n\n' % ",".join(choices[::order]).encode())
+    assert ChatTap().feed(b'data: {"choices":[{"finish_reason":null,"stop_reason":null}]}\n\n'), "still dull"
 
 
 def test_no_tap_knows_nothing() -> None:

@@ -19,8 +19,9 @@ from typing import Protocol, cast
 
 from lmwarden.gateway import envelope
 from lmwarden.gateway.outbox import Outbox
+from lmwarden.gateway.reader_needs import Judge
 from lmwarden.gateway.request import ClientRequest
-from lmwarden.gateway.request_reader import Judge, RequestReader
+from lmwarden.gateway.request_reader import RequestReader
 
 _NO_LINGER = struct.pack("ii", 1, 0)
 
@@ -92,7 +93,15 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
             answering.client_gone()
 
     def eof_received(self) -> bool:
-        """The client sends no more: it left."""
+        """The client sends no more: it left. What it does not take any more is not kept for it."""
+        self._plane.outbox.flush()
+        self._closing = self.discarding = True
+        self.quiet = 0
+        answering, self.answering = self.answering, None
+        if answering is not None:
+            answering.client_gone()
+        if self.write_paused:
+            self.transport.abort()
         return False
 
     def pause_writing(self) -> None:

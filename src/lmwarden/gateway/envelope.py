@@ -91,15 +91,19 @@ def render(problem: Problem, api: Api, *, close: bool, head_only: bool = False) 
     return start if head_only else start + body
 
 
-def refusal(reason: RefuseReason, retry_after_s: int, api: Api) -> Problem:
-    """What a client is told when the router will not dispatch its request."""
+def refusal(reason: RefuseReason, retry_after_s: int, api: Api, *, sent: bool = True) -> Problem:
+    """What a client is told when the router will not dispatch its request, which was ``sent`` to an engine or not."""
     if reason is RefuseReason.ROOM_FULL:
         message = "The waiting room of this model is full; try again in a moment."
         return Problem(529 if api is Api.ANTHROPIC else 503, message, "overloaded", retry_after_s)
     message = {
         RefuseReason.NO_REPLICA: "No replica of this model is up.",
         RefuseReason.PINNED_REPLICA_DOWN: "The replica that this request names is down.",
-        RefuseReason.RETRY_EXHAUSTED: "The engines could not take this request, and it was sent twice already.",
+        RefuseReason.RETRY_EXHAUSTED: (
+            "The engines could not take this request, and it is not sent again."
+            if sent
+            else "The engines of this model take no connections at the moment."
+        ),
     }[reason]
     return Problem(503, message, reason.value, retry_after_s)
 
@@ -111,13 +115,14 @@ NO_KEY = Problem(
 UNKNOWN_KEY = Problem(401, "The API key is not known here.", "invalid_api_key")
 TWO_KEYS = Problem(401, "The request carries two different API keys; send one.", "invalid_api_key")
 ENCODED_BODY = Problem(415, "The request body must not be compressed (Content-Encoding is not supported here).")
-NO_PREFLIGHT = Problem(403, "Calls from web pages of another origin are not served.")
+FOREIGN_PAGE = Problem(403, "Calls from web pages of another origin are not served.")
 EXPECTATION = Problem(417, "The only expectation that is understood is 'Expect: 100-continue'.")
 NO_PATH = Problem(404, "This path is not served here.", "not_found")
 NO_HOST = Problem(400, "An HTTP/1.1 request needs exactly one Host header.")
 BAD_VERSION = Problem(505, "Only HTTP/1.0 and HTTP/1.1 are spoken here.")
 BAD_TRANSFER_ENCODING = Problem(400, "The only Transfer-Encoding that is understood is 'chunked', in HTTP/1.1.")
 HEAD_TOO_LARGE = Problem(431, "The request head is too large.")
+TOO_MUCH_FRAMING = Problem(431, "The chunk extensions and trailers of the request body are too large.")
 DRAINING = Problem(503, "The server is shutting down.", "shutting_down", 5)
 NO_BUFFER = Problem(503, "The server holds too many request bodies at the moment.", "overloaded", 2)
 ENGINE_BROKE = Problem(502, "The engine broke off before it answered.", "engine_failed", 1)

@@ -71,6 +71,7 @@ class Exchange:
         "_action",
         "_client",
         "_connection",
+        "_destination",
         "_dispatched_at",
         "_ended",
         "_first_byte_at",
@@ -118,6 +119,7 @@ class Exchange:
         """Where the model's name stands, if some engine knows it by another one."""
         self._ticket: int | None = None
         self._action: Dispatch | None = None
+        self._destination: tuple[str | None, bytes] = _NOWHERE
         self._pool: EnginePool | None = None
         self._connection: UpstreamConnection | None = None
         self._relay: Relay | None = None
@@ -152,6 +154,7 @@ class Exchange:
         elif self._dispatched_at is None:
             self._dispatched_at = self._host.clock()
         self._action = action
+        self._destination = self.service.destination(action)
         self._quiet = 0
         self._pool = self.service.pools[action.engine]
         self._pool.acquire(self, fresh=False)
@@ -160,7 +163,8 @@ class Exchange:
         """The router will not dispatch it, or not again."""
         self._ticket = None  # closed by the router
         outcome = Outcome.REFUSED if self._action is None else Outcome.FAILED
-        self._answer(envelope.refusal(action.reason, action.retry_after_s, self._request.api), outcome)
+        sent = self._sends > 0
+        self._answer(envelope.refusal(action.reason, action.retry_after_s, self._request.api, sent=sent), outcome)
 
     # -- the upstream connection's calls --------------------------------------------------------------------
 
@@ -196,18 +200,14 @@ class Exchange:
             return None
         route, request = self._route, self._request
         self._status = status
-        tap = tap_for(route.tap, status, lines.content_type, lines.content_encoding)
+        tap = tap_for(route.tap, status, lines)
         usage_filter = UsageEventFilter() if self.include_usage_added and type(tap) is ChatTap else None
         framing = choose_framing(lines, status=status, http10=request.http10, filtered=usage_filter is not None)
         self._relay = relay = Relay(framing, tap, usage_filter)
         request.close = request.close or self._host.draining
-        assert self._action is not None
         assert self._dispatched_at is not None
-        ours = our_lines(
-            self.service.destination(self._action)[1],
-            self._routing.conversation,
-            self._dispatched_at - self._offered_at,
-        )
+        waited_s = self._dispatched_at - self._offered_at
+        ours = our_lines(self._destination[1], self._routing.conversation, waited_s)
         self._held_head = client_head(status, lines, framing, ours, close=request.close)
         return tap.feed if framing is RAW else relay.piece
 
@@ -325,12 +325,12 @@ class Exchange:
         """The engine's framing says that this is all."""
         self._connection = None
         try:
-            clean = relay.tap.clean_end()
+            problem = None if relay.tap.clean_end() else envelope.ENGINE_BROKE
         except EngineAbortedError:
-            clean = False
-        if not clean:
+            problem = envelope.ENGINE_ABORTED
+        if problem is not None:
             if self._first_byte_at is None:
-                self._answer(envelope.ENGINE_ABORTED, Outcome.FAILED)
+                self._answer(problem, Outcome.FAILED)
             else:
                 self._cut(Outcome.FAILED)
             return
@@ -411,7 +411,7 @@ class Exchange:
                 conversation=routing.conversation[:4].hex() if routing.conversation is not None else None,
                 derived=routing.derived,
                 decision=decision,
-                replica=service.destination(action)[0] if action is not None else None,
+                replica=self._destination[0],
                 outcome=outcome,
                 status=status,
                 streamed=self.streamed,
@@ -427,4 +427,5 @@ class Exchange:
         )
 
 
-_NO_USAGE = Usage()
+_NO_USAGE: Final = Usage()
+_NOWHERE: Final = (None, b"")

@@ -68,6 +68,7 @@ class Gateway:
         self._server: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._listing = b""
+        self._host = ""
         # Fail early on clashing aliases, before there is a loop.
         ModelNames({model.name: model for model in models}, {model.name: model.aliases for model in models})
 
@@ -91,6 +92,7 @@ class Gateway:
             OSError: the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
+        self._host = host
         self.outbox = Outbox(loop)
         self._services = {
             served.name: ModelService(served, self.settings, self.clock, loop, self.outbox) for served in self._served
@@ -168,7 +170,7 @@ class Gateway:
 
     def examine(self, request: ClientRequest) -> Problem | None:
         """Judge a request by its head."""
-        return client_request.examine(request, self._authenticator, self.settings.max_body_bytes)
+        return client_request.examine(request, self._authenticator, self.settings.max_body_bytes, self._host)
 
     def check_key(self, request: ClientRequest) -> Problem | None:
         """Check the key of a request whose head was judged before."""

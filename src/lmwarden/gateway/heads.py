@@ -160,9 +160,10 @@ def read_response_lines(lines: Lines) -> ResponseLines:
             elif lower == b"content-length":
                 head.content_length = value
             elif lower == b"transfer-encoding":
-                head.transfer_encoding = value
+                earlier = head.transfer_encoding
+                head.transfer_encoding = value if earlier is None else earlier + b", " + value
             elif lower == b"content-encoding":
-                head.content_encoding = value
+                head.content_encoding += b", " + value if head.content_encoding else value
             else:
                 nominating = True
     if nominating:

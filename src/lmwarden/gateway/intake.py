@@ -23,6 +23,7 @@ from lmwarden.routing.opening import is_resumed, opening
 from lmwarden.types import ReplicaId, RoutingRequest
 
 _MAX_PINS_SHOWN = 64
+_NOT_STREAMED = (b"", b"false")
 
 
 def take(
@@ -43,7 +44,8 @@ def take(
         if isinstance(wanted, Problem):
             return wanted
         pin = wanted
-    streamed = is_true(bytes(fields.stream))
+    stream = bytes(fields.stream)
+    streamed = stream == b"true" or (stream not in _NOT_STREAMED and is_true(stream))
     exchange = Exchange(
         host, client, request, route, service, routing_request(request, route, service, fields, pin), streamed
     )

@@ -9,6 +9,7 @@ most ambiguities already (both framings, repeated Content-Length, folded lines);
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
 from types import MappingProxyType
 
 import msgspec
@@ -21,6 +22,17 @@ from lmwarden.gateway.settings import Authenticator
 from lmwarden.types import KeyIdentity
 
 NO_HEADERS: Mapping[bytes, bytes] = MappingProxyType({})
+
+
+_MAX_LOCAL_BODY_BYTES = 64 * 1024
+"""Largest body of a request that we answer ourselves, mostly without a key. It is of no use to anybody."""
+
+
+def body_limit(request: ClientRequest, max_body_bytes: int) -> int:
+    """How large the body of this request may be."""
+    if request.route is not None and request.route.local is not None:
+        return min(_MAX_LOCAL_BODY_BYTES, max_body_bytes)
+    return max_body_bytes
 
 
 class ClientRequest(msgspec.Struct, eq=False):
@@ -52,19 +64,37 @@ class ClientRequest(msgspec.Struct, eq=False):
     """The answer goes out before the request was read to its end."""
 
     @property
+    def rememberable(self) -> bool:
+        """Whether the same head with another Content-Length would be judged alike, but for its key and its size."""
+        return (
+            self.problem is None
+            and bool(self.content_length)
+            and not self.close
+            and not self.expects_continue
+            and self.route is not None
+            and self.route.local is None
+            and b"upgrade" not in self.first
+            and b"origin" not in self.first
+        )
+
+    @property
     def chunked(self) -> bool:
         """The body has no Content-Length."""
         return self.content_length is None
 
     def copied(self) -> ClientRequest:
         """The same head for other requests; later changes to this one do not reach it."""
-        copy = with_length(self, 0)
+        copy = with_length(self, 0, None)
         copy.onward = (b"".join(self.onward),)
         return copy
 
 
-def with_length(model: ClientRequest, length: int) -> ClientRequest:
-    """A request whose head is that of ``model`` but for its Content-Length. Its key is still to be checked."""
+def with_length(model: ClientRequest, length: int, credential: bytes | None) -> ClientRequest:
+    """A request whose head is that of ``model`` but for its Content-Length, and whose key is still to be checked.
+
+    Args:
+        credential: what its own head carries.
+    """
     return ClientRequest(
         model.method,
         False,
@@ -77,7 +107,7 @@ def with_length(model: ClientRequest, length: int) -> ClientRequest:
         model.repeated,
         length,
         False,
-        model.credential,
+        credential,
     )
 
 
@@ -120,11 +150,19 @@ def _unusual_framing(request: ClientRequest, version: str) -> Problem | None:
     return None
 
 
-def examine(request: ClientRequest, authenticator: Authenticator, max_body_bytes: int) -> Problem | None:
-    """Whether a request with valid framing is served; None: it is."""
+def examine(
+    request: ClientRequest, authenticator: Authenticator, max_body_bytes: int, own_host: str = ""
+) -> Problem | None:
+    """Whether a request with valid framing is served; None: it is.
+
+    Args:
+        own_host: the name or address that we listen on.
+    """
     route = request.route
-    if request.method == b"OPTIONS":
-        return envelope.NO_PREFLIGHT
+    if request.method == b"OPTIONS" or (
+        b"origin" in request.first and not authenticator.required and not _own_page(request, own_host)
+    ):
+        return envelope.FOREIGN_PAGE
     if route is None:
         return envelope.NO_PATH
     if request.method != route.method:
@@ -133,14 +171,36 @@ def examine(request: ClientRequest, authenticator: Authenticator, max_body_bytes
         problem = _authenticate(request, authenticator)
         if problem is not None:
             return problem
-    if b"content-encoding" in request.first and request.first[b"content-encoding"].strip().lower() not in (
-        b"",
-        b"identity",
+    if b"content-encoding" in request.first and (
+        request.first[b"content-encoding"].strip().lower() not in (b"", b"identity")
+        or (request.repeated is not None and b"content-encoding" in request.repeated)
     ):
         return envelope.ENCODED_BODY
-    if request.content_length is not None and request.content_length > max_body_bytes:
-        return envelope.too_large(max_body_bytes)
+    limit = body_limit(request, max_body_bytes)
+    if request.content_length is not None and request.content_length > limit:
+        return envelope.too_large(limit)
     return None
+
+
+def _own_page(request: ClientRequest, own_host: str) -> bool:
+    """Whether a browser's request comes from a page of this very server.
+
+    Without keys, reaching the port is all it takes, and a page from anywhere can make its visitor's browser reach it:
+    across origins, which ``Origin`` tells, or by a name of its own that it has made to point here. That name then
+    stands in both lines. An address or ``localhost`` cannot be made to point elsewhere.
+    """
+    host = request.first.get(b"host", b"").strip().lower()
+    _, scheme_end, origin = request.first[b"origin"].strip().lower().partition(b"://")
+    if not scheme_end or origin != host or (request.repeated is not None and b"origin" in request.repeated):
+        return False
+    name = (host.partition(b"]")[0] + b"]" if host.startswith(b"[") else host.partition(b":")[0]).decode("latin-1")
+    if name in ("localhost", own_host.lower()) or name.endswith(".localhost"):
+        return True
+    try:
+        ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _authenticate(request: ClientRequest, authenticator: Authenticator) -> Problem | None:

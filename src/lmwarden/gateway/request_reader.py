@@ -1,52 +1,42 @@
 """Reads a client's requests from its bytes: heads, bodies, and what is wrong with them.
 
-Heads, small bodies and chunked bodies are read into one buffer that all connections share (reading and parsing happen
-in one call, so nobody sees another's bytes) and are framed by httptools. A body with a Content-Length that did not
-come whole with its head is read straight into a buffer of its own size: large bodies are neither joined nor copied. A
-head that repeats but for its length is recognised without parsing (``known_heads``).
+Heads, small bodies and chunked bodies are read into one buffer that all connections share: reading and parsing happen
+in one call, so nobody sees another's bytes. httptools reads the heads and the chunks. A head that came in one piece is
+given to it alone, so that its bytes and the request that came of them are at hand together: only there is a head
+remembered (``head_memory``), and every other head makes the connection forget. A body with a Content-Length that did
+not come whole with its head is read straight into a buffer of its own (``incoming_body``).
 
 What a head alone decides (no such path, no key, too large, ambiguous) becomes the request's ``problem``. If the rest of
 its body is small, it is read and dropped and the connection lives on; otherwise the request is handed over at once,
-``unread``, and all further input is discarded.
+``unread``, and all further input is discarded. Input that is no body (chunk framing, extensions, trailers) may not be
+endless either: it is counted against the limit of heads and what the body has brought.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from lmwarden.gateway import envelope
-from lmwarden.gateway.buffers import BufferBudget
 from lmwarden.gateway.envelope import Problem
+from lmwarden.gateway.head_memory import HeadMemory
 from lmwarden.gateway.heads import Lines
-from lmwarden.gateway.known_heads import MAX_MISSES, KnownHead, remember
-from lmwarden.gateway.request import ClientRequest, read_head, with_length
+from lmwarden.gateway.incoming_body import IncomingBody
+from lmwarden.gateway.reader_needs import Judge, ReaderEvents
+from lmwarden.gateway.request import ClientRequest, body_limit, read_head
 from lmwarden.gateway.routes import Api
-from lmwarden.gateway.settings import GatewaySettings
 
 _DROPPABLE_BYTES = 1024 * 1024
 """Up to this size the body of a refused request is read and dropped, so that the connection survives."""
+_FRAMING_PER_BODY_BYTE = 16
+"""Most bytes of chunk framing per byte of body, beyond ``max_head_bytes``; chunks of one byte need five."""
+_HEAD_END = b"\r\n\r\n"
+_MAX_WHOLE_HEAD_BYTES = 8192
+"""Longer heads are read as they come, and not remembered."""
 
 
-class Judge(Protocol):
-    """What reading needs of the gateway."""
-
-    settings: GatewaySettings
-    budget: BufferBudget
-    read_buffer: memoryview
-
-    def examine(self, request: ClientRequest) -> Problem | None:
-        """Judge a request by its head."""
-        ...
-
-    def check_key(self, request: ClientRequest) -> Problem | None:
-        """Check the key of a request whose head was judged before."""
-        ...
-
-
-class RequestReader:
+class RequestReader(ReaderEvents):
     """The reading half of a client connection. The other half says what becomes of the requests."""
 
     __slots__ = (
@@ -54,15 +44,14 @@ class RequestReader:
         "_budget",
         "_continue_due",
         "_direct",
-        "_direct_at",
-        "_first_head",
+        "_framing_bytes",
         "_head_bytes",
+        "_heads",
         "_judge",
-        "_known",
         "_lines",
-        "_misses",
-        "_model",
+        "_memory",
         "_parser",
+        "_progress_bytes",
         "_reading",
         "_shared",
         "_synthetic",
@@ -90,16 +79,15 @@ class RequestReader:
         self._reading: ClientRequest | None = None
         """The request whose head is read and whose body is not."""
         self._body: bytes | bytearray = b""
-        self._direct: memoryview | None = None
+        self._direct: IncomingBody | None = None
         """A body that is being read straight into its own buffer."""
-        self._direct_at = 0
-        self._known: KnownHead | None = None
-        """The last head, if it may repeat, and the request that was read from it."""
-        self._model: ClientRequest | None = None
-        self._misses = 0
-        """Heads in a row that were not known."""
-        self._first_head: ClientRequest | None = None
-        """The request whose head stands at the beginning of what is being parsed."""
+        self._framing_bytes = 0
+        """Bytes that have come in a chunked body's reads, its pieces included."""
+        self._progress_bytes = 0
+        """Bytes of a body since ``quiet`` was set back."""
+        self._heads = 0
+        """Heads that the parser has completed."""
+        self._memory: HeadMemory | None = None
         self._upgrading = False
         self._synthetic = False
         """The parser was given a head of our own."""
@@ -118,21 +106,22 @@ class RequestReader:
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
         direct = self._direct
-        return self._shared if direct is None else direct[self._direct_at :]
+        return self._shared if direct is None else direct.space()
 
     def take(self, nbytes: int) -> None:
         """Bytes have arrived in the buffer."""
         if self._direct is not None:
-            self._direct_read(nbytes)
-        elif not self.discarding:
-            data = self._shared[:nbytes]
-            if self._known is None or self._head_bytes or self._reading is not None or not self._take_known(data):
-                self._parse(data)
+            self._direct_read(self._direct, nbytes)
+            return
+        data = self._shared[:nbytes]
+        while len(data) and not self.discarding:
+            begun = self._head_bytes or self._reading is not None
+            data = self._parse(data) if begun else self._begin(data)
 
     def stream_begins(self) -> None:
         """A long answer begins: keep no memory that the next request can make anew."""
         if not self._head_bytes and self._reading is None:
-            self._parser = self._known = self._model = None
+            self._parser = self._memory = None
 
     def forget_input(self) -> None:
         """The connection is gone: nothing is held any more."""
@@ -145,7 +134,7 @@ class RequestReader:
     def drop_body(self) -> None:
         """The body that is being read is not wanted."""
         if self._direct is not None:
-            self._budget.give_back(self._direct_at)
+            self._direct.give_up()
             self._direct = None
         elif self._body:
             self._budget.give_back(len(self._body))
@@ -161,18 +150,6 @@ class RequestReader:
         """A head was read, and its body is to come."""
         return self._reading is not None
 
-    def resume_body(self) -> None:
-        """There is room for request bodies again."""
-        raise RuntimeError("a reader is one half of a connection")
-
-    def request_queued(self) -> None:
-        """A request was added to ``requests``."""
-        raise RuntimeError("a reader is one half of a connection")
-
-    def continue_wanted(self) -> None:
-        """The client waits for a 100."""
-        raise RuntimeError("a reader is one half of a connection")
-
     def refuse_unread(self, problem: Problem, *, anthropic: bool = False) -> None:
         """Hand over what is no valid request, or the one whose body is being read, and read no further."""
         request = self._reading
@@ -183,44 +160,43 @@ class RequestReader:
 
     # -- heads ----------------------------------------------------------------------------------------------
 
-    def _take_known(self, data: memoryview) -> bool:
-        """Take a request whose head is known. False: it is not."""
-        known, model = self._known, self._model
-        assert known is not None
-        assert model is not None
-        found = known.match(bytes(data[: len(known.before) + len(known.after) + 16]))
-        if found is None or found[0] > self._judge.settings.max_body_bytes:
-            return False
-        self._misses = 0
-        length, at = found
-        request = with_length(model, length)
-        problem = self._judge.check_key(request)
-        if problem is not None:
-            return False  # the long way says it all
-        self.quiet = 0
-        self._reading = request
-        rest = len(data) - at
-        if rest < length:
-            self._body = bytes(data[at:])
-            self._budget.take(rest)
-            self._read_directly(request)
-            return True
-        self._budget.take(length)
-        self._complete(bytes(data[at : at + length]))
-        if rest > length and not self.discarding:
-            self._parse(data[at + length :])
-        return True
+    def _begin(self, data: memoryview) -> memoryview:
+        """Read the head at the beginning of ``data``, and its body if that is easy; returns what is left."""
+        memory = self._memory
+        if memory is None:
+            memory = self._memory = HeadMemory()
+        recalled = memory.recall(data, self._judge.settings.max_body_bytes)
+        if recalled is not None:
+            request, at = recalled
+            if self._judge.check_key(request) is None:
+                self._reading = request
+                return self._body_follows(request, data[at:])
+        memory.forget()
+        text = bytes(data[:_MAX_WHOLE_HEAD_BYTES])
+        end = text.find(_HEAD_END) + len(_HEAD_END)
+        if end < len(_HEAD_END) or not memory.useful:
+            return self._parse(data)
+        heads = self._heads
+        end -= len(self._feed(data[:end]))
+        request_begun, data = self._reading, data[end:]
+        if request_begun is None or self._heads != heads + 1 or self._synthetic or self._body:
+            return data
+        memory.keep(text[:end], request_begun)
+        if request_begun.problem is None and request_begun.content_length:
+            self._parser = None  # it waits for this body
+            return self._body_follows(request_begun, data)
+        return data
 
-    def _parse(self, data: memoryview) -> None:
+    def _feed(self, data: memoryview) -> memoryview:
+        """Give bytes to the parser; returns what it does not want."""
         parser = self._parser
         if parser is None:
             parser = self._parser = HttpRequestParser(self)
-        begins = not self._head_bytes and self._reading is None
         try:
             parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(data[upgrade.args[0] :])
-            return
+            self._ignore_upgrade()
+            return data[upgrade.args[0] :]
         except HttpParserCallbackError as error:
             if error.__context__ is not None:
                 raise error.__context__ from None
@@ -228,28 +204,44 @@ class RequestReader:
         except HttpParserError as error:
             if not self.discarding:
                 self.refuse_unread(envelope.malformed(_wording(error)))
-            return
-        if self.discarding:
-            return
-        first_head, self._first_head = self._first_head, None
-        if begins and first_head is not None and self._misses < MAX_MISSES:
-            self._remember(first_head, data)
-        reading = self._reading
-        if reading is not None:
-            self.quiet = 0
-            if reading.problem is None and reading.content_length and not self._synthetic:
-                self._read_directly(reading)
-        elif self._head_bytes:
-            self._head_bytes += len(data)
-            if self._head_bytes > self._judge.settings.max_head_bytes:
-                self.refuse_unread(envelope.HEAD_TOO_LARGE, anthropic=self._target.startswith(b"/v1/messages"))
+        return data[:0]
 
-    def _remember(self, request: ClientRequest, data: memoryview) -> None:
-        """Keep a head that may repeat."""
-        self._misses += 1
-        if request.problem is None and request.content_length and not request.close and not request.expects_continue:
-            self._known = remember(bytes(data[:8192]))
-            self._model = request.copied() if self._known is not None else None
+    def _parse(self, data: memoryview) -> memoryview:
+        """Read on in what has begun, or read a head that did not come whole; returns what is left."""
+        began = self._reading
+        rest = self._feed(data)
+        reading = self._reading
+        if self.discarding or len(rest):
+            return rest
+        if reading is None:
+            if self._head_bytes:
+                self._count_head(len(data))
+        elif reading.problem is None and reading.content_length and not self._synthetic:
+            self._read_directly(reading)
+        elif reading is began:
+            self._progress(len(data))
+            if reading.chunked:
+                self._count_framing(reading, len(data))
+        return rest
+
+    def _count_head(self, nbytes: int) -> None:
+        self._head_bytes += nbytes
+        if self._head_bytes > self._judge.settings.max_head_bytes:
+            self.refuse_unread(envelope.HEAD_TOO_LARGE, anthropic=self._target.startswith(b"/v1/messages"))
+
+    def _count_framing(self, request: ClientRequest, nbytes: int) -> None:
+        self._framing_bytes += nbytes
+        most = self._judge.settings.max_head_bytes + _FRAMING_PER_BODY_BYTE * len(self._body)
+        if self._framing_bytes > most:
+            request.problem = envelope.TOO_MUCH_FRAMING
+            self._refuse(request)
+
+    def _progress(self, nbytes: int) -> None:
+        """A body must bring so much within its time limit: a trickle is as good as a standstill."""
+        self._progress_bytes += nbytes
+        if self._progress_bytes >= self._judge.settings.body_progress_bytes:
+            self._progress_bytes = 0
+            self.quiet = 0
 
     def on_message_begin(self) -> None:
         """A head begins."""
@@ -273,16 +265,20 @@ class RequestReader:
             return
         parser = self._parser
         assert parser is not None
+        self._heads += 1
+        self.quiet = self._progress_bytes = self._framing_bytes = 0
         lines, self._lines = self._lines, []
         target, self._target = self._target, b""
         request = read_head(
             parser.get_method(), target, parser.get_http_version(), lines, not parser.should_keep_alive()
         )
         self._reading = request
+        if request.method == b"CONNECT":  # what follows would not be HTTP
+            request.problem = envelope.NO_PATH
+            self._refuse(request)
+            return
         if b"upgrade" in request.first:
             self._upgrading = parser.should_upgrade()
-        elif not self.requests and self._first_head is None:
-            self._first_head = request
         problem = request.problem
         if problem is None:
             problem = self._judge.examine(request)
@@ -312,8 +308,9 @@ class RequestReader:
                 self._body = bytearray(self._body)
             self._body += piece
         within = self._budget.take(len(piece))
-        if len(self._body) > self._judge.settings.max_body_bytes:
-            request.problem = envelope.too_large(self._judge.settings.max_body_bytes)
+        limit = body_limit(request, self._judge.settings.max_body_bytes)
+        if len(self._body) > limit:
+            request.problem = envelope.too_large(limit)
             self._refuse(request)
         elif not within and len(self._body) != request.content_length:
             self._wait_for_budget()
@@ -338,30 +335,35 @@ class RequestReader:
         self.requests.append(request)
         self.request_queued()
 
-    def _read_directly(self, request: ClientRequest) -> None:
-        """Most of the body is still to come: give it a buffer of its own."""
-        have = self._body
+    def _body_follows(self, request: ClientRequest, data: memoryview) -> memoryview:
+        """``data`` begins with the body of the request whose head was just read; returns what is left."""
         length = request.content_length
         assert length is not None
-        body = bytearray(length)
-        body[: len(have)] = have
-        request.body = body
-        self._direct = memoryview(body)
-        self._direct_at = len(have)
-        self._body = b""
-        self._parser = None  # it may still wait for this body
+        have = bytes(data[:length])
+        self._budget.take(len(have))
+        if len(have) == length:
+            self._complete(have)
+        else:
+            self._body = have
+            self.quiet = self._progress_bytes = 0
+            self._read_directly(request)
+        return data[length:]
 
-    def _direct_read(self, nbytes: int) -> None:
-        request, direct = self._reading, self._direct
-        assert request is not None
-        assert direct is not None
-        self.quiet = 0
-        self._direct_at += nbytes
-        within = self._budget.take(nbytes)
-        if self._direct_at == len(direct):
+    def _read_directly(self, request: ClientRequest) -> None:
+        """Most of the body is still to come: give it a buffer of its own."""
+        assert request.content_length is not None
+        self._direct = IncomingBody(bytes(self._body), request.content_length, self._budget)
+        self._body = b""
+        self._parser = None  # it waits for this body
+        if not self._direct.reserve():
+            self._wait_for_budget()
+
+    def _direct_read(self, direct: IncomingBody, nbytes: int) -> None:
+        self._progress(nbytes)
+        within = direct.take(nbytes)
+        if direct.complete:
             self._direct = None
-            direct.release()
-            self._complete(request.body)
+            self._complete(direct.buffer)
         elif not within:
             self._wait_for_budget()
 
@@ -372,26 +374,24 @@ class RequestReader:
 
     # -- oddities -------------------------------------------------------------------------------------------
 
-    def _ignore_upgrade(self, rest: memoryview) -> None:
+    def _ignore_upgrade(self) -> None:
         """The client offered another protocol; HTTP lets us go on as if it had not.
 
         llhttp stops after such a head and leaves the body unread, so a fresh parser gets a head of our own that
-        has the same framing, and then the rest.
+        has the same framing, and then what follows.
         """
         self._upgrading = False
         request = self._reading
         self._parser = None
         if self.discarding or request is None:
             return
-        if request.method == b"CONNECT" or (not request.content_length and not request.chunked):
+        if not request.content_length and not request.chunked:
             self._complete(b"")
         else:
             length = request.content_length
             framing = b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
             self._synthetic = True
-            self._parse(memoryview(b"POST / HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n"))
-        if len(rest):
-            self._parse(rest)
+            self._feed(memoryview(b"POST / HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n"))
 
     def _refuse(self, request: ClientRequest) -> None:
         """Hand a request over with its problem and its body unread."""

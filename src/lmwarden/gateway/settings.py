@@ -35,6 +35,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """A request head must be complete within this time of its first byte."""
     body_stall_s: float = 60.0
     """A request body must not stand still for longer."""
+    body_progress_bytes: int = 6 * 1024
+    """Less than this within ``body_stall_s`` is standing still: a trickle holds memory as well as silence does."""
     keep_alive_s: float = 300.0
     """An idle client connection is closed after this time: longer than the pools of the clients we know."""
     linger_s: float = 2.0

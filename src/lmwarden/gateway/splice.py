@@ -5,9 +5,10 @@ the prompt's bytes. Two edits exist: the model's name (an alias becomes the engi
 ``stream_options.include_usage``.
 
 A member that is absent is put right behind the opening brace. One that is present is looked for by its key and
-its raw value, which the partial decode gave us; a key may occur inside other values too, so each candidate is
-tried: with the new value in place, the top-level member must read as the new value. JSON with the same key
-twice is read as its last occurrence, by us as by the engine, and that is the one that gets replaced.
+its raw value, which the partial decode gave us. The key may occur inside other values too, so the body is read once
+more with a number in the place of each candidate's value: the number that the top-level member then has says which
+one it is. JSON with the same key twice is read as its last occurrence, by us as by the engine, and that is the one
+that gets replaced.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import msgspec
 Body: TypeAlias = bytes | bytearray
 BodyPart: TypeAlias = bytes | bytearray | memoryview
 
-_WHITESPACE = b" \t\r\n"
+_MAX_CANDIDATES = 1000
+"""A body in which the same key stands before the same value more often than this is no honest one."""
 
 
 class Edit(NamedTuple):
@@ -32,7 +34,7 @@ class Edit(NamedTuple):
 
 
 class CannotSpliceError(Exception):
-    """The member is there but its key is written in an unusual way (escapes in the key)."""
+    """The member is there, but written in an unusual way: escapes in its key, or too many like it."""
 
 
 def insert(body: Body, name: bytes, value: bytes) -> Edit:
@@ -57,17 +59,24 @@ def replace(body: Body, name: str, old: bytes, new: bytes) -> Edit:
     Raises:
         CannotSpliceError: no occurrence of the plain key does it.
     """
-    decode = msgspec.json.Decoder(msgspec.defstruct("OneMember", [(name, msgspec.Raw, msgspec.Raw(b""))])).decode
     key = b'"%b"' % name.encode("ascii")
+    candidates: list[Edit] = []
     at = body.find(key)
     while at >= 0:
         start = _value_start(body, at + len(key))
         if start is not None and body[start : start + len(old)] == old:
-            edit = Edit(start, start + len(old), new)
-            if _reads_as(decode, body, edit, name, new):
-                return edit
-        at = body.find(key, at + 1)
-    raise CannotSpliceError(name)
+            if len(candidates) == _MAX_CANDIDATES:
+                raise CannotSpliceError(name)
+            candidates.append(Edit(start, start + len(old), b"%d" % len(candidates)))
+        at = body.find(key, at + len(key))
+    shape = msgspec.defstruct("OneMember", [(name, msgspec.Raw, msgspec.Raw(b""))])
+    try:
+        found = bytes(getattr(msgspec.json.decode(b"".join(apply(body, candidates)), type=shape), name))
+    except (msgspec.DecodeError, RecursionError):
+        found = b""
+    if not candidates or not found.isdigit() or int(found) >= len(candidates):
+        raise CannotSpliceError(name)
+    return candidates[int(found)]._replace(new=new)
 
 
 def _value_start(body: Body, at: int) -> int | None:
@@ -80,14 +89,6 @@ def _value_start(body: Body, at: int) -> int | None:
     while body[at : at + 1] in (b" ", b"\t", b"\r", b"\n"):
         at += 1
     return at
-
-
-def _reads_as(decode: object, body: Body, edit: Edit, name: str, new: bytes) -> bool:
-    try:
-        decoded = decode(b"".join(apply(body, (edit,))))  # type: ignore[operator]
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return bytes(getattr(decoded, name)) == new
 
 
 def apply(body: Body, edits: Sequence[Edit]) -> list[BodyPart]:
@@ -111,8 +112,9 @@ def include_usage(body: Body, stream_options: bytes) -> Edit | None:
     """The edit that makes a stream report its usage, or None where the client asked for that itself.
 
     ``continuous_usage_stats`` goes on only if the client asked for ``include_usage``: without that vLLM ignores
-    it, and with ours added it would put usage on every chunk. Other members stay. Options of a wrong type are
-    left to the engine to refuse.
+    it, and with ours added it would put usage on every chunk. Other members stay. Whatever does not read as true
+    becomes true, for nobody may leave the count by a typing error; options that are no object are left to the engine
+    to refuse.
 
     Raises:
         CannotSpliceError: see ``replace``.
@@ -126,10 +128,24 @@ def include_usage(body: Body, stream_options: bytes) -> Edit | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     asked = options.get("include_usage")
-    if asked is not None and bytes(asked) == b"true":
-        return None
-    if asked is not None and bytes(asked) not in (b"false", b"null"):
+    if asked is not None and is_true(bytes(asked)):
         return None
     options["include_usage"] = msgspec.Raw(b"true")
     options.pop("continuous_usage_stats", None)
     return replace(body, "stream_options", stream_options, msgspec.json.encode(options))
+
+
+_TRUE_WORDS = frozenset(("1", "true", "t", "yes", "y", "on"))
+
+
+def is_true(raw: bytes) -> bool:
+    """Whether a JSON value is true to vLLM, whose models (pydantic's) take 1, 1.0, "yes" and the like for true."""
+    if raw == b"true":
+        return True
+    if not raw or raw in (b"false", b"null"):
+        return False
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return value.lower() in _TRUE_WORDS if isinstance(value, str) else isinstance(value, int | float) and value == 1

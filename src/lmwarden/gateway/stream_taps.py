@@ -95,9 +95,11 @@ class ChatTap(StreamTap):
     """/v1/chat/completions and /v1/completions, streamed."""
 
     def feed(self, piece: bytes) -> bool:
-        """See ``UsageTap``. Dull: a chunk with a choice that goes on; usage, errors, ends and ``[DONE]`` have none."""
+        """See ``UsageTap``. Dull: a chunk whose choices all go on; usage, errors, ends and ``[DONE]`` have none."""
+        going_on = piece.count(b'_reason":null')
         if (
-            b'finish_reason":null' in piece
+            going_on
+            and piece.count(b'_reason"') == going_on
             and not self._mid_line
             and piece.find(b"\n\n") == len(piece) - 2
             and piece.startswith(b"data: {")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 import msgspec
-from httptools import HttpParserError, HttpResponseParser
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from lmwarden.gateway.heads import Lines, ResponseLines, read_response_lines
 from lmwarden.gateway.known_heads import MAX_MISSES, KnownHead, remember
@@ -32,8 +32,8 @@ _MAX_HEAD_BYTES = 256 * 1024
 OnPiece = Callable[[bytes], object]
 
 
-class SurplusAnswerError(Exception):
-    """The engine sent more than one answer."""
+class BadAnswerError(Exception):
+    """The parser takes it, but it cannot be passed on: a second answer, another protocol, another framing."""
 
 
 class UpstreamUser(Protocol):
@@ -164,7 +164,7 @@ class UpstreamConnection(asyncio.Protocol):
         head_before = self._head_done
         try:
             self._parser.feed_data(data)
-        except HttpParserError as error:
+        except (HttpParserError, HttpParserUpgrade) as error:
             self._failed(error)
             return
         if self.user is not user:
@@ -172,8 +172,12 @@ class UpstreamConnection(asyncio.Protocol):
         if head_before:
             raw = data
         elif self._head_done:
-            raw = self._after_heads(self._head_raw + data)
-            self._head_raw = b""
+            raw, self._head_raw = self._head_raw + data, b""
+            head_bytes = self._heads_end(raw)
+            if head_bytes > _MAX_HEAD_BYTES:
+                self._end(user).upstream_garbled(False)
+                return
+            raw = raw[head_bytes:]
         else:
             self._head_raw += data
             if len(self._head_raw) > _MAX_HEAD_BYTES:
@@ -206,7 +210,7 @@ class UpstreamConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """An answer begins; a second one to the same request makes both worthless."""
         if self._complete:
-            raise SurplusAnswerError
+            raise BadAnswerError
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header line, or a trailer, which only the raw bytes keep."""
@@ -216,9 +220,13 @@ class UpstreamConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """The head is complete."""
         status = self._parser.get_status_code()
-        if 100 <= status < 200:
+        if status < 200:
+            if status < 100 or status == 101:
+                raise BadAnswerError
             return
         lines = read_response_lines(self._lines)
+        if lines.transfer_encoding is not None and lines.transfer_encoding.strip().lower() != b"chunked":
+            raise BadAnswerError
         self._lines = []
         self._head_done = True
         self._until_close = lines.content_length is None and lines.transfer_encoding is None
@@ -276,19 +284,19 @@ class UpstreamConnection(asyncio.Protocol):
             self._known = (head, status, lines)
         self._head = None
 
-    def _after_heads(self, raw: bytes) -> bytes:
-        """What follows the final head in the bytes that came so far."""
+    def _heads_end(self, raw: bytes) -> int:
+        """Where the final head ends in the bytes that came so far."""
         at = 0
         for _ in range(self._informational + 1):
             at = raw.index(b"\r\n\r\n", at) + 4
-        return raw[at:]
+        return at
 
-    def _failed(self, error: HttpParserError) -> None:
+    def _failed(self, error: HttpParserError | HttpParserUpgrade) -> None:
         cause = error.__context__
         user = self.user
         if user is None:
             return
-        if cause is not None and not isinstance(cause, (EngineAbortedError, SurplusAnswerError)):
+        if cause is not None and not isinstance(cause, EngineAbortedError | BadAnswerError):
             raise cause  # a fault of ours: the loop reports it and closes the connection
         self._end(user).upstream_garbled(isinstance(cause, EngineAbortedError))
 

@@ -4,7 +4,8 @@ A tap is fed the answer's body without its chunk framing, in pieces that may be 
 also knows whether an answer ended as it should:
 
 * ``clean_end``: the stream's last event arrived (``[DONE]``, ``message_stop``, ``response.completed`` ...), or
-  the JSON body is whole. A stream that stops without it was cut, even if its framing closed properly.
+  the JSON body is whole. A stream that stops without it was cut, even if its framing closed properly. A JSON body is
+  whole if its framing says so; where only the end of the connection ends it, it must read as JSON.
 * ``EngineAbortedError`` is raised while feeding when the engine says that it aborted the generation: vLLM does
   that to the requests of healthy ranks when a sibling dies (``finish_reason: "abort"``, or on /v1/messages a
   ``stop_reason`` that stays null). Passing that on would look like a finished answer that is merely short.
@@ -17,6 +18,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from lmwarden.gateway.heads import ResponseLines
 from lmwarden.gateway.routes import Tap
 from lmwarden.gateway.stream_taps import ChatTap, MessagesTap, ResponsesTap
 from lmwarden.gateway.usage_counts import (
@@ -75,7 +77,10 @@ class UsageTap(Protocol):
 class BodyTap(Counts):
     """An answer that is one JSON object."""
 
-    kind: Tap = _CHAT
+    kind: Tap | None = _CHAT
+    """None: not a generation; the body is only checked."""
+    framed: bool = True
+    """The body's end is told by its framing."""
     _pieces: list[bytes] | None = msgspec.field(default_factory=list)
     """None: too long to look at."""
     _size: int = 0
@@ -97,13 +102,15 @@ class BodyTap(Counts):
         return False
 
     def clean_end(self) -> bool:
-        """See ``UsageTap``. The framing says that the body is whole; here its usage is read."""
+        """See ``UsageTap``. Here the usage is read; a body that makes no sense is relayed all the same."""
         pieces, self._pieces = self._pieces, None
-        if pieces:
-            try:
-                self._read(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            except UNREADABLE:
-                pass  # relayed all the same; its usage is unknown
+        if pieces is None:
+            return True  # too long to look at
+        body = b"".join(pieces)
+        try:
+            self._read(body)
+        except UNREADABLE:
+            return self.framed or _is_json(body)
         return True
 
     def _read(self, body: bytes) -> None:
@@ -120,8 +127,18 @@ class BodyTap(Counts):
             if message.type == "message" and message.stop_reason is None:
                 self.finish_reason = "abort"
                 raise EngineAbortedError
-        else:
+        elif self.kind is Tap.RESPONSES:
             take_response(self, decode_response(body))
+        elif not self.framed:
+            decode_chat(body)  # whatever it is, is it whole?
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        msgspec.json.decode(body)
+    except UNREADABLE:
+        return False
+    return True
 
 
 class NoTap:
@@ -151,12 +168,17 @@ NO_TAP = NoTap()
 """One is enough: it remembers nothing."""
 
 
-def tap_for(kind: Tap | None, status: int, content_type: bytes, content_encoding: bytes) -> UsageTap:
-    """The tap for an answer. Compressed answers (we ask for none) and errors are not looked into."""
-    if kind is None or status >= 400 or (content_encoding and content_encoding.strip().lower() != b"identity"):
+def tap_for(kind: Tap | None, status: int, lines: ResponseLines) -> UsageTap:
+    """The tap for an answer. Compressed answers (we ask for none) and errors are not looked into for usage."""
+    if lines.content_encoding and lines.content_encoding.strip().lower() != b"identity":
         return NO_TAP
-    if not content_type.lstrip().lower().startswith(b"text/event-stream"):
-        return BodyTap(kind=kind)
+    content_type = lines.content_type.lstrip().lower()
+    framed = lines.content_length is not None or lines.transfer_encoding is not None
+    if kind is None or status >= 400:
+        json = content_type.startswith(b"application/json") and status not in (204, 304)
+        return NO_TAP if framed or not json else BodyTap(kind=None, framed=False)
+    if not content_type.startswith(b"text/event-stream"):
+        return BodyTap(kind=kind, framed=framed or not content_type.startswith(b"application/json"))
     if kind is _CHAT:
         return ChatTap()
     return MessagesTap() if kind is Tap.MESSAGES else ResponsesTap()

@@ -1,0 +1,56 @@
+"""What one client connection remembers of its last head, so that the next one like it need not be parsed.
+
+See ``known_heads`` for what "like it" means. ``keep`` must be called with the bytes of exactly one head and the request
+that the parser made of exactly these bytes. What comes back from ``recall`` has the credential of its own bytes and no
+identity: whoever takes it checks its key.
+"""
+
+from __future__ import annotations
+
+from lmwarden.gateway.known_heads import MAX_MISSES, KnownHead, remember
+from lmwarden.gateway.request import ClientRequest, with_length
+
+_LONGEST_LENGTH_LINE = 16
+"""Room for other digits."""
+
+
+class HeadMemory:
+    """One head."""
+
+    __slots__ = ("_known", "_misses", "_request")
+
+    def __init__(self) -> None:
+        self._known: KnownHead | None = None
+        self._request: ClientRequest | None = None
+        self._misses = 0
+        """Heads in a row that were not known."""
+
+    @property
+    def useful(self) -> bool:
+        """False: this client does not repeat itself."""
+        return self._misses < MAX_MISSES
+
+    def recall(self, data: memoryview, max_body_bytes: int) -> tuple[ClientRequest, int] | None:
+        """The request at the beginning of ``data`` and where its body begins; None: its head is not known."""
+        known, request = self._known, self._request
+        if known is None or request is None:
+            return None
+        text = bytes(data[: len(known.before) + len(known.after) + _LONGEST_LENGTH_LINE])
+        found = known.match(text)
+        if found is None or found[0] > max_body_bytes:
+            return None
+        self._misses = 0
+        length, end = found
+        return with_length(request, length, known.credential_in(text, end)), end
+
+    def forget(self) -> None:
+        """Another head came."""
+        self._known = self._request = None
+
+    def keep(self, head: bytes, request: ClientRequest) -> None:
+        """Remember this head, if it may repeat."""
+        if not request.rememberable:
+            return
+        self._misses += 1
+        self._known = remember(head, request.credential)
+        self._request = request.copied() if self._known is not None else None
