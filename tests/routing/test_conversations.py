@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.routing.driver import Driver, key
 
-from lmwarden.routing.conversations import Conversation, ConversationTable
+from lmwarden.routing.conversations import ConversationTable
 from lmwarden.routing.replicas import Fleet
 from lmwarden.types import Decision, RoutingSettings
 
@@ -145,7 +145,7 @@ def test_restored_conversations_respect_the_bound() -> None:
     fleet = Fleet({"e0": 1}, seed=0)
     table = ConversationTable(fleet, max_conversations=2, live_s=60.0)
     for name in "abc":
-        table.restore(key(name), Conversation(0.0))
+        table.restore(key(name), 0.0)
     assert [k for k, _ in table] == [key("b"), key("c")]
 
 

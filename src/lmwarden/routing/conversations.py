@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from lmwarden.routing.replicas import Fleet, Replica
 from lmwarden.types import ConversationKey
@@ -38,6 +39,9 @@ DORMANT_S = 24 * 3600.0
 """After this long unused a conversation is forgotten."""
 
 
+Order: TypeAlias = "OrderedDict[ConversationKey, Conversation]"
+
+
 class Conversation:
     """What the router remembers of one conversation (about 450 bytes with its place in the table)."""
 
@@ -51,6 +55,7 @@ class Conversation:
         "last_used",
         "live",
         "opening",
+        "order",
         "returns",
         "second",
         "second_epoch",
@@ -59,7 +64,9 @@ class Conversation:
         "turns",
     )
 
-    def __init__(self, last_used: float) -> None:
+    def __init__(self, last_used: float, order: Order) -> None:
+        self.order = order
+        """Which of the table's orders it stands in."""
         self.home: Replica | None = None
         """Bound replica; None before the first dispatch."""
         self.epoch = 0
@@ -132,9 +139,9 @@ class ConversationTable:
         self._fleet = fleet
         self.max_conversations = max_conversations
         self.live_s = live_s
-        self._fresh: OrderedDict[ConversationKey, Conversation] = OrderedDict()
-        self._established: OrderedDict[ConversationKey, Conversation] = OrderedDict()
-        self._dormant: OrderedDict[ConversationKey, Conversation] = OrderedDict()
+        self._fresh: Order = OrderedDict()
+        self._established: Order = OrderedDict()
+        self._dormant: Order = OrderedDict()
         self.next_expiry: float | None = None
         """When ``expire`` has something to do at the earliest; None: nothing is live."""
 
@@ -152,15 +159,17 @@ class ConversationTable:
     def add(self, key: ConversationKey, now: float) -> Conversation:
         """Add an unknown conversation, evicting one if the table is full."""
         self._make_room()
-        conversation = Conversation(now)
+        conversation = Conversation(now, self._fresh)
         self._fresh[key] = conversation
         return conversation
 
-    def restore(self, key: ConversationKey, conversation: Conversation) -> None:
+    def restore(self, key: ConversationKey, last_used: float) -> Conversation:
         """Add one from before a restart: dormant until its next turn."""
         self._make_room()
+        conversation = Conversation(last_used, self._dormant)
         conversation.live = False
         self._dormant[key] = conversation
+        return conversation
 
     def attach(self, conversation: Conversation) -> None:
         """Add it to its home's sums."""
@@ -184,9 +193,11 @@ class ConversationTable:
 
     def touch(self, key: ConversationKey, conversation: Conversation, now: float) -> None:
         """It is used now. Only while detached."""
-        if (order := self._order_of(key)) is self._established or not conversation.turns:
+        order = conversation.order
+        if order is self._established or not conversation.turns:
             order.move_to_end(key)
         else:  # a second turn, or it was dormant
+            conversation.order = self._established
             self._established[key] = order.pop(key)
         conversation.live = True
         conversation.last_used = now
@@ -217,7 +228,7 @@ class ConversationTable:
         conversation.context_tokens = context_tokens
         conversation.returns = returns
         conversation.last_used = now
-        self._order_of(key).move_to_end(key)
+        conversation.order.move_to_end(key)
         if home is None or home.epoch != conversation.epoch or not conversation.live:
             return
         home.resident_tokens += context_tokens - before
@@ -231,7 +242,7 @@ class ConversationTable:
     def remove(self, key: ConversationKey, conversation: Conversation) -> None:
         """Forget one that is not in use."""
         self.detach(conversation)
-        del self._order_of(key)[key]
+        del conversation.order[key]
 
     def expire(self, now: float) -> None:
         """Conversations that went unused for too long stop being live, or are forgotten; so many per call."""
@@ -251,15 +262,10 @@ class ConversationTable:
                 conversation.live = False
                 del order[key]
                 if order is self._established:
+                    conversation.order = self._dormant
                     self._dormant[key] = conversation
         oldest = [next(iter(order.values())).last_used for order in (self._fresh, self._established) if order]
         self.next_expiry = min(oldest) + self.live_s if oldest else None
-
-    def _order_of(self, key: ConversationKey) -> OrderedDict[ConversationKey, Conversation]:
-        for order in (self._established, self._fresh):
-            if key in order:
-                return order
-        return self._dormant
 
     def _make_room(self) -> None:
         """Evict until there is room for one more, or until only conversations in use are left; so many per call."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from lmwarden.routing.conversations import Conversation, ConversationTable
+from lmwarden.routing.conversations import ConversationTable
 from lmwarden.routing.replicas import Fleet
 from lmwarden.types import Home, ReplicaId
 
@@ -51,10 +51,9 @@ def restore_homes(
         if replica.boot_id not in ("", home.boot_id) or table.get(home.conversation) is not None:
             continue
         replica.boot_id = home.boot_id
-        conversation = Conversation(min(home.last_used, now))
+        conversation = table.restore(home.conversation, min(home.last_used, now))
         conversation.bind(replica)
         conversation.turns = 1
         conversation.context_tokens = home.context_tokens
-        table.restore(home.conversation, conversation)
         taken += 1
     return taken
