@@ -87,6 +87,8 @@ class Outcome(StrEnum):
     REFUSED = "refused"
     """Never dispatched: we answered 503/529 ourselves."""
 
+    __hash__ = str.__hash__  # as Decision's
+
 
 class RefuseReason(StrEnum):
     """Why the router will not dispatch a request."""
