@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmwarden.gateway.buffers import BufferBudget
+from lmwarden.gateway.buffers import STEP_BYTES, BufferBudget
 
 
 class Connection:
@@ -14,29 +14,35 @@ class Connection:
         self.budget.take(self.takes)
 
 
-def test_connections_go_on_in_the_order_in_which_they_stopped() -> None:
+def waiting(budget: BufferBudget, log: list[str], names: str, takes: int = 0) -> list[Connection]:
+    connections = [Connection(name, log, budget, takes) for name in names]
+    for connection in connections:
+        budget.wait(connection, again=False)
+    return connections
+
+
+def test_as_many_go_on_as_there_is_room_for_in_the_order_in_which_they_stopped() -> None:
     log: list[str] = []
-    budget = BufferBudget(100)
-    assert budget.take(100)
-    assert not budget.take(50)
-    first, second, third = (Connection(name, log, budget) for name in "abc")
-    for connection in (first, second, third):
-        budget.wait(connection)
+    budget = BufferBudget(10 * STEP_BYTES)
+    assert not budget.take(11 * STEP_BYTES)
+    _, second, *_ = waiting(budget, log, "abcde", takes=STEP_BYTES)
     budget.forget(second)
-    budget.give_back(10)
     assert log == []
-    budget.give_back(40)
+    budget.give_back(2 * STEP_BYTES)
     assert log == ["a", "c"]
-    assert budget.held_bytes == 100
+    budget.give_back(4 * STEP_BYTES)
+    assert log == ["a", "c", "d", "e"]
 
 
-def test_one_that_fills_the_room_again_stops_the_rest() -> None:
+def test_one_that_went_on_and_stops_again_is_the_next() -> None:
     log: list[str] = []
-    budget = BufferBudget(100)
-    budget.take(150)
-    budget.wait(Connection("a", log, budget, takes=60))
-    budget.wait(Connection("b", log, budget))
-    budget.give_back(60)
+    budget = BufferBudget(STEP_BYTES)
+    budget.take(2 * STEP_BYTES)
+    first, _ = waiting(budget, log, "ab", takes=STEP_BYTES)
+    budget.give_back(STEP_BYTES)
     assert log == ["a"]
-    budget.give_back(90)
-    assert log == ["a", "b"]
+    budget.wait(first, again=True)
+    budget.give_back(STEP_BYTES)
+    assert log == ["a", "a"]
+    budget.give_back(STEP_BYTES)
+    assert log == ["a", "a", "b"]

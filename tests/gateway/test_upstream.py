@@ -150,3 +150,22 @@ async def test_without_framing_a_cut_json_answer_stays_incomplete(
         assert response.closed
         await scene.at_rest()
         assert scene.rows[-1].outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_an_answer_without_a_body_stays_without_one_however_often_its_head_repeats(
+    make_scene: SceneMaker, status: int
+) -> None:
+    """A head that repeats is taken from memory, but not this one: its Content-Length frames nothing."""
+    async with make_scene() as scene:
+        scene.engine.script.extend([whole(b"", status), whole(b"", status), whole(b"{}", status), whole(CHAT)])
+        client = await scene.connect()
+        statuses = []
+        for _ in range(4):
+            await client.send(ASK)
+            response = await client.response()
+            statuses.append(response.status)
+            if response.status == status:
+                assert response.body == b""
+        assert statuses[:2] == [status, status]
+        assert statuses[3] == 200, "no stray byte was taken for the next answer"

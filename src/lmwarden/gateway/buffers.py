@@ -2,14 +2,18 @@
 
 A body counts by the bytes that have arrived, so a client that announces much and sends little takes little. Above
 the limit each connection that receives more stops reading; connections go on in the order in which they stopped
-as soon as there is room. All could stand still with half a body each; the gateway's sweep ends those that have
-stood too long.
+as soon as there is room, as many as there is room for. One that went on and must stop again is the next to go on, so
+that bodies become complete one after the other and not all a little. All could still stand with half a body each; the
+gateway's sweep ends those that have stood too long.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from typing import Protocol
+
+STEP_BYTES = 64 * 1024
+"""What a connection that goes on may take before it stops again."""
 
 
 class Paused(Protocol):
@@ -38,12 +42,16 @@ class BufferBudget:
     def give_back(self, size_bytes: int) -> None:
         """The bytes are not held any more."""
         self.held_bytes -= size_bytes
-        while self._waiting and self.held_bytes <= self.limit_bytes:
+        room = self.limit_bytes - self.held_bytes
+        while self._waiting and room >= 0:
+            room -= STEP_BYTES
             self._waiting.popitem(last=False)[0].resume_body()
 
-    def wait(self, connection: Paused) -> None:
-        """The connection stopped reading and wants to go on."""
+    def wait(self, connection: Paused, *, again: bool) -> None:
+        """The connection stopped reading and wants to go on. ``again``: it went on already, so it is the next."""
         self._waiting[connection] = None
+        if again:
+            self._waiting.move_to_end(connection, last=False)
 
     def forget(self, connection: Paused) -> None:
         """The connection does not wait any more."""

@@ -50,6 +50,7 @@ class RequestReader(ReaderEvents):
         "_judge",
         "_lines",
         "_memory",
+        "_over_budget",
         "_parser",
         "_progress_bytes",
         "_reading",
@@ -97,6 +98,8 @@ class RequestReader(ReaderEvents):
         """Complete requests, in order."""
         self.discarding = False
         """Input is read and dropped until the connection closes."""
+        self._over_budget = False
+        """The body that is being read had to wait for the budget of all bodies."""
         self.paused_for_budget = False
         self.quiet = 0
         """Sweeps since something happened."""
@@ -328,6 +331,7 @@ class RequestReader(ReaderEvents):
         request.body = body
         self._reading = None
         self._body = b""
+        self._over_budget = False
         self._head_bytes = 0
         self._continue_due = False
         if request.close:
@@ -370,7 +374,8 @@ class RequestReader(ReaderEvents):
     def _wait_for_budget(self) -> None:
         self.paused_for_budget = True
         self.transport.pause_reading()
-        self._budget.wait(self)
+        self._budget.wait(self, again=self._over_budget)
+        self._over_budget = True
 
     # -- oddities -------------------------------------------------------------------------------------------
 

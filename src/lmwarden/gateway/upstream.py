@@ -278,7 +278,8 @@ class UpstreamConnection(asyncio.Protocol):
         """Keep the head of a whole answer, if it may repeat."""
         self._misses += 1
         head = remember(data)
-        if head is not None and self._head is not None:
+        # 204 and 304 have no body whatever their length says: that is for the parser to judge.
+        if head is not None and self._head is not None and self._head[0] not in (204, 304):
             status, lines = self._head
             lines.onward = [b"".join(lines.onward)]
             self._known = (head, status, lines)
