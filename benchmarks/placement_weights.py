@@ -14,23 +14,16 @@ from statistics import mean
 from lmwarden.bench.results import LevelResult
 from lmwarden.bench.virtual import simulate_level
 from lmwarden.bench.workload import load_workload
-from lmwarden.routing.replicas import Weights
+from lmwarden.routing.replicas import DEFAULT_WEIGHTS, Weights
 from lmwarden.routing.router import Router
 
 CANDIDATES: dict[str, Weights] = {
     "in flight only": Weights(warm=0.0, live=0.0, kv=0.0, held=0.0),
-    "source: in flight + 8 kv + live": Weights(warm=0.0, live=4.0, kv=8.0, held=0.0),
-    "+ warm": Weights(warm=1.0, live=0.0, kv=0.0, held=0.0),
-    "+ held 1": Weights(warm=0.0, live=0.0, kv=0.0, held=1.0),
-    "+ held 2": Weights(warm=0.0, live=0.0, kv=0.0, held=2.0),
-    "+ held 4": Weights(warm=0.0, live=0.0, kv=0.0, held=4.0),
-    "warm, held 2": Weights(warm=1.0, live=0.0, kv=0.0, held=2.0),
-    "warm, held 2, kv 1": Weights(warm=1.0, live=0.0, kv=1.0, held=2.0),
-    "warm, held 2, kv 4": Weights(warm=1.0, live=0.0, kv=4.0, held=2.0),
-    "warm, held 2, live 0.5": Weights(warm=1.0, live=0.5, kv=0.0, held=2.0),
-    "warm, held 2, live 2": Weights(warm=1.0, live=2.0, kv=0.0, held=2.0),
-    "warm, held 2, live 0.5, kv 1": Weights(warm=1.0, live=0.5, kv=1.0, held=2.0),
-    "warm 0.5, held 2, live 0.5, kv 1": Weights(warm=0.5, live=0.5, kv=1.0, held=2.0),
+    "in flight + 8 kv + live": Weights(warm=0.0, live=4.0, kv=8.0, held=0.0),
+    "in flight + 4 kv + warm + held": Weights(warm=1.0, live=0.0, kv=4.0, held=1.0),
+    "in flight + warm": Weights(warm=1.0, live=0.0, kv=0.0, held=0.0),
+    "in flight + warm + 2 held": Weights(warm=1.0, live=0.0, kv=0.0, held=2.0),
+    "chosen": DEFAULT_WEIGHTS,
 }
 
 

@@ -3,7 +3,7 @@
 A write to a peer that sleeps costs a wake-up, which is dearer than the write itself, above all on a virtual machine.
 Written at once, each answer wakes its reader, which reads and sleeps again long before the next write. Written in a
 burst at the end of the turn, the first write wakes the reader and the others find it awake. Measured in
-docs/measurements.md; with one connection there is nothing to gather and the delay is one empty turn of the loop.
+docs/decisions.md; with one connection there is nothing to gather and the delay is one empty turn of the loop.
 
 Everything that a connection writes goes through here, so its order is kept; whoever closes a transport or looks at its
 buffer calls ``flush`` first. What waits here is in no transport's buffer, where it would slow its sender down, so not

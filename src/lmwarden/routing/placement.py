@@ -29,8 +29,8 @@ conversations 6, 5, 5, 4, so their mean is 5:
 Where a conversation *resembles* one that is known (a fork of it, or a sibling subagent of the same parent), it
 starts on that one's replica unless that replica is above the spill threshold, because the shared prefix is there.
 
-The weights were chosen by ``benchmarks/placement_weights.py`` (docs/measurements.md). Scraped KV use counts little,
-because it is a second old: with a weight of 8 it undoes what our own counts know.
+``benchmarks/placement_weights.py`` compares weights (docs/measurements.md says what it shows, and what not). Scraped
+KV use counts little, because it is a second old: with a weight of 8 it undoes what our own counts know.
 """
 
 from __future__ import annotations
