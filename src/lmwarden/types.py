@@ -112,6 +112,16 @@ class ReplicaState(StrEnum):
     DOWN = "down"
 
 
+class PinVerdict(StrEnum):
+    """Whether an engine was seen to obey a rank that we named."""
+
+    UNVERIFIED = "unverified"
+    """Not tested yet, or the test could not tell (the engine was too busy, the endpoint is not there)."""
+    VERIFIED = "verified"
+    FAILED = "failed"
+    """It served the request elsewhere: ranks are not named on that endpoint any more."""
+
+
 class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request as the router sees it: who is asking, and what is known of its size. No text."""
 
@@ -131,6 +141,8 @@ class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The replica that the client named, already validated against the model's replicas."""
     pinnable: bool = True
     """False where the engine ignores a rank (``/v1/responses``, ``count_tokens`` of a multi-rank engine)."""
+    engine: str | None = None
+    """Only this engine can serve it: it keeps the response that the request continues."""
     body_bytes: int = 0
     """Size of the request body, for estimates of its tokens."""
     max_output_tokens: int | None = None
@@ -193,6 +205,8 @@ class ReplicaSample(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int | None = None
     """Cumulative, as are the two above."""
     generation_tokens: int | None = None
+    stalled: bool = False
+    """Requests wait or run there, and no token moved for a while."""
 
 
 class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,6 +233,15 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int
     last_used: float
     """Seconds on the exporting router's clock."""
+
+
+class HomeChanges(NamedTuple):
+    """What became of homes since they were last asked for."""
+
+    changed: list[Home]
+    """New, moved or used again."""
+    forgotten: list[ConversationKey]
+    """Not known any more."""
 
 
 class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
