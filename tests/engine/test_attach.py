@@ -58,6 +58,21 @@ async def test_it_waits_until_the_engine_answers(engine: FakeVllm) -> None:
     assert attached.facts is not None
 
 
+async def test_a_llama_cpp_that_still_loads_is_waited_for_and_then_is_one_replica(engine: FakeVllm) -> None:
+    engine.health_status, engine.metrics_status, engine.version = 503, 501, None
+    engine.models = {"data": [{"id": "qwen.gguf", "owned_by": "llamacpp", "meta": None}]}
+    waiting = asyncio.ensure_future(attach(config(engine.url)))
+    done, _ = await asyncio.wait([waiting], timeout=0.05)
+    assert not done
+    assert "/v1/models" not in engine.asked
+    engine.health_status = 200
+    engine.models = {"data": [{"id": "qwen.gguf", "owned_by": "llamacpp", "meta": {"n_ctx": 8192}}]}
+    (attached,) = await asyncio.wait_for(waiting, 20)
+    assert (attached.endpoint.ranks, attached.endpoint.model) == (1, "qwen.gguf")
+    assert attached.facts is not None
+    assert attached.facts.max_model_len == 8192
+
+
 async def test_ranks_alone_or_a_model_alone_are_no_reason_not_to_wait(engine: FakeVllm) -> None:
     await engine.stop()
     for stated in ({"data_parallel_size": 2}, {"model": "tiny"}):

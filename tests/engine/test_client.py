@@ -7,10 +7,16 @@ from collections.abc import AsyncIterator
 import aiohttp
 import msgspec
 import pytest
-from tests.engine.fake_vllm import FakeVllm, fake_vllm
+from tests.engine.fake_vllm import CHAT, FakeVllm, Served, fake_vllm
 
 from lmwarden.engine import client as client_module
-from lmwarden.engine.client import EngineClient, EngineRefusedError, EngineSilentError, EngineUnwellError
+from lmwarden.engine.client import (
+    EngineClient,
+    EngineLacksError,
+    EngineRefusedError,
+    EngineSilentError,
+    EngineUnwellError,
+)
 
 
 @pytest.fixture
@@ -99,3 +105,46 @@ async def test_an_endless_page_is_not_read_to_its_end(
     engine.metrics = "x" * 100_000
     with pytest.raises(EngineUnwellError, match="more than 5000 bytes"):
         await client.metrics()
+
+
+async def test_a_page_that_drips_is_given_up(engine: FakeVllm) -> None:
+    engine.drips = True
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(EngineSilentError, match=r"/metrics did not answer within 0\.05 s"):
+            await EngineClient(engine.endpoint(), session, timeout_s=0.05).metrics()
+
+
+@pytest.mark.parametrize(("status", "lacks"), [(404, True), (405, True), (501, True), (401, True), (500, False)])
+async def test_no_metrics_is_not_the_same_as_failing_metrics(
+    engine: FakeVllm, client: EngineClient, status: int, lacks: bool
+) -> None:
+    engine.metrics_status = status
+    with pytest.raises(EngineUnwellError) as raised:
+        await client.metrics()
+    assert isinstance(raised.value, EngineLacksError) is lacks
+
+
+async def test_without_a_health_page_the_models_tell_and_that_is_remembered(
+    engine: FakeVllm, client: EngineClient
+) -> None:
+    engine.health_status = 404
+    await client.health()
+    await client.health()
+    assert engine.asked == ["/health", "/v1/models", "/v1/models"]
+    engine.models_status = 503
+    with pytest.raises(EngineUnwellError, match="/v1/models answers 503"):
+        await client.health()
+    # Something else listens there now.
+    engine.health_status = 200
+    engine.asked.clear()
+    await client.health()
+    assert engine.asked == ["/health"]
+
+
+async def test_a_request_of_our_own_carries_key_and_rank(engine: FakeVllm, client: EngineClient) -> None:
+    engine.served = Served(ranks=2)
+    status, answer = await client.generate(CHAT, b'{"messages":[{"content":"x"}]}', rank=1, timeout_s=5.0)
+    assert (status, b"usage" in answer) == (200, True)
+    await client.generate(CHAT, b'{"messages":[{"content":"x"}]}', rank=None, timeout_s=5.0)
+    assert engine.posts == [(CHAT, "1"), (CHAT, None)]
+    assert engine.authorizations == {"Bearer sk-e"}

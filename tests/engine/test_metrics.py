@@ -52,11 +52,49 @@ def test_the_new_name_wins_whatever_the_order() -> None:
 
 def test_created_lines_are_no_figures_but_can_tell_the_run() -> None:
     text = NEW + 'vllm:prompt_tokens_created{engine="0"} 1.75e+09\nvllm:prefix_cache_hits_created{engine="0"} 5\n'
-    metrics = parse(text.encode())
-    assert metrics.ranks[0].prefix_cache_hits_tokens == 40
-    assert metrics.boot_id == "counters-1750000000.000"
-    assert parse((text + "process_start_time_seconds 12.25\n").encode()).boot_id == "process-12.250"
-    assert parse(NEW.encode()).boot_id is None
+    (rank,) = parse(text.encode()).ranks
+    assert rank.prefix_cache_hits_tokens == 40
+    assert rank.boot_id == "counters-1750000000.000"
+    assert parse((text + "process_start_time_seconds 12.25\n").encode()).ranks[0].boot_id == "counters-1750000000.000"
+    assert parse((NEW + "process_start_time_seconds 12.25\n").encode()).boot_ids == ("process-12.250",)
+    assert parse(NEW.encode()).boot_ids == (None,)
+
+
+def test_each_rank_has_a_boot_id_of_its_own() -> None:
+    lines = [
+        f'vllm:prompt_tokens_total{{engine="{rank}"}} 0\nvllm:prompt_tokens_created{{engine="{rank}"}} {100 + rank}.5'
+        for rank in (0, 1)
+    ]
+    assert parse("\n".join(lines).encode()).boot_ids == ("counters-100.500", "counters-101.500")
+
+
+def test_a_child_that_is_born_late_does_not_make_another_run() -> None:
+    """Families with further labels get children with the first request that needs them."""
+    late = 'vllm:request_success_created{engine="0",finished_reason="abort"} 900\n'
+    born = 'vllm:prompt_tokens_created{engine="0"} 100\n'
+    assert parse((NEW + born).encode()).boot_ids == parse((NEW + born + late).encode()).boot_ids
+
+
+def test_several_api_processes_are_added_up_and_a_share_is_not() -> None:
+    text = "".join(
+        f'vllm:num_requests_running{{engine="0",pid="{pid}"}} {running}\n'
+        f'vllm:prompt_tokens_total{{engine="0",pid="{pid}"}} {tokens}\n'
+        f'vllm:kv_cache_usage_perc{{engine="0",pid="{pid}"}} {used}\n'
+        for pid, running, tokens, used in ((7, 2, 100, 0.25), (8, 1, "NaN", 0.5), (9, 0, 50, "NaN"))
+    )
+    (rank,) = parse(text.encode()).ranks
+    assert (rank.running, rank.prompt_tokens, rank.kv_used_ratio) == (3, 150, 0.5)
+
+
+def test_a_series_that_stands_twice_counts_once() -> None:
+    assert parse((NEW + NEW).encode()).ranks == parse(NEW.encode()).ranks
+
+
+def test_of_the_histogram_only_the_bucket_of_one_token_is_read() -> None:
+    name = "vllm:request_params_max_tokens_bucket"
+    buckets = "".join(f'{name}{{engine="0",le="{le}",model_name="m"}} {n}\n' for le, n in (("1.0", 4), ("10.0", 9)))
+    assert parse((NEW + buckets).encode()).ranks[0].one_token_requests == 4
+    assert parse(NEW.encode()).ranks[0].one_token_requests is None
 
 
 def test_nan_and_infinity_are_not_reported() -> None:

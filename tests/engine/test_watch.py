@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import aiohttp
 import msgspec
 import pytest
-from tests.engine.fake_vllm import FakeVllm, fake_vllm, page
+from tests.engine.fake_vllm import FakeVllm, Served, fake_vllm, page
 
 from lmwarden.config import Flag, WatchConfig, load
 from lmwarden.engine.client import EngineClient
+from lmwarden.engine.health import FleetHealth, Up
+from lmwarden.engine.pins import PinReport
 from lmwarden.engine.watch import EngineState, EngineWatch
-from lmwarden.types import ReplicaCapacity, ReplicaId, ReplicaSample
+from lmwarden.types import PinVerdict, ReplicaCapacity, ReplicaId, ReplicaSample
 
 
 def watch_settings(**changes: float) -> WatchConfig:
@@ -44,27 +46,67 @@ class Recorder:
     def engine_lost(self, engine: str) -> None:
         self.news.append(f"lost {engine}")
 
+    def pins(self, engine: str, path: str, report: PinReport) -> None:
+        self.news.append(f"pins {engine} {path} {report.verdict}")
+        self.heard.set()
+
     def take(self) -> list[str]:
         news, self.news = self.news, []
         return news
 
 
+class Process:
+    """A supervisor, as far as a watch sees it."""
+
+    def __init__(self) -> None:
+        self.ours = False
+        self.told: list[str] = []
+
+    def may_serve(self) -> bool:
+        return self.ours
+
+    def ready(self) -> None:
+        self.told.append("ready")
+
+
 class Scene:
-    """One engine, its watch, and what the watch said."""
+    """One engine, its watch, and what the watch said. Another engine of the model is there and ready."""
 
     def __init__(self, engine: FakeVllm, session: aiohttp.ClientSession) -> None:
         self.engine = engine
         self.sink = Recorder()
         self.now = 100.0
         self.session = session
+        self.process: Process | None = None
+        self.heard: Callable[[], float | None] = lambda: None
+        """When it last sent bytes of an answer."""
+        self.fleet = FleetHealth(self.sink)
+        self.fleet.ready("other", [])
         self.watch = self.make()
 
-    def make(self, **settings: float) -> EngineWatch:
+    def make(self, *, ranks: int = 2, test_pins: bool = False, **settings: float) -> EngineWatch:
         chosen = watch_settings(**settings)
-        endpoint = self.engine.endpoint()
+        endpoint = self.engine.endpoint(ranks)
         client = EngineClient(endpoint, self.session, chosen.probe_timeout_s)
-        self.watch = EngineWatch(endpoint, client, self.sink, settings=chosen, clock=lambda: self.now, max_num_seqs=32)
+        self.watch = EngineWatch(
+            endpoint,
+            client,
+            self.sink,
+            settings=chosen,
+            clock=lambda: self.now,
+            max_num_seqs=32,
+            fleet=self.fleet,
+            supervised=self.process,
+            traffic=lambda: self.heard(),
+            test_pins=test_pins,
+        )
         return self.watch
+
+    async def looks(self, count: int) -> list[str]:
+        """So many looks; the news of all."""
+        for _ in range(count):
+            await self.watch.look()
+        return self.sink.take()
 
 
 @pytest.fixture
@@ -73,6 +115,7 @@ async def scene() -> AsyncIterator[Scene]:
         yield Scene(engine, session)
 
 
+HEALTH = {"/health"}
 UP = ["up e0/0 process-1000.500", "up e0/1 process-1000.500"]
 DOWN = ["down e0/0", "down e0/1"]
 
@@ -101,7 +144,8 @@ async def test_one_refused_look_cuts_nothing_and_two_do(scene: Scene) -> None:
     await scene.engine.start()
     scene.engine.metrics = page(started=2000.0)
     await scene.watch.look()
-    assert scene.sink.take() == ["up e0/0 process-2000.000", "up e0/1 process-2000.000", "lost e0"]
+    # Its open requests were lost when nobody listened; what it was sent since is not.
+    assert scene.sink.take() == ["up e0/0 process-2000.000", "up e0/1 process-2000.000"]
 
 
 async def test_a_good_look_between_two_bad_ones_forgives_the_first(scene: Scene) -> None:
@@ -118,23 +162,85 @@ async def test_a_good_look_between_two_bad_ones_forgives_the_first(scene: Scene)
 
 
 async def test_silence_cuts_nothing_until_it_lasted(scene: Scene) -> None:
-    watch = scene.make(probe_timeout_s=0.02, silent_down_s=1000.0)
-    watch_that_waited = EngineWatch(
-        watch.endpoint,
-        EngineClient(watch.endpoint, scene.session, 0.02),
-        scene.sink,
-        settings=watch_settings(silent_down_s=1e-9),
-        clock=lambda: scene.now,
-    )
-    await scene.make().look()
+    await scene.make(silent_down_s=1000.0).look()
     scene.sink.take()
-    scene.engine.silent = True
-    for _ in range(3):
-        await watch.look()
-    assert scene.sink.take() == []
-    await watch_that_waited.look()
-    await watch_that_waited.look()
-    assert scene.sink.take() == DOWN
+    scene.engine.breaks = HEALTH
+    assert await scene.looks(3) == []
+    scene.engine.breaks = set()
+    await scene.make(silent_down_s=1e-9).look()
+    scene.sink.take()
+    scene.engine.breaks = HEALTH
+    assert await scene.looks(2) == DOWN
+
+
+async def test_a_silent_engine_whose_answers_flow_stays(scene: Scene) -> None:
+    """Own traffic first: its probes are unanswered for as long as one likes."""
+    await scene.make(silent_down_s=1e-9).look()
+    scene.sink.take()
+    scene.engine.breaks = HEALTH
+    scene.heard = asyncio.get_running_loop().time
+    assert await scene.looks(6) == []
+    assert scene.watch.state is EngineState.UP
+    # The last byte counts as the last answer, and from there on it is silent.
+    last = asyncio.get_running_loop().time()
+    scene.heard = lambda: last
+    assert await scene.looks(2) == DOWN
+
+
+async def test_what_was_heard_before_the_silence_does_not_help(scene: Scene) -> None:
+    await scene.make(silent_down_s=1e-9).look()
+    scene.sink.take()
+    scene.heard = lambda: 0.0
+    scene.engine.breaks = HEALTH
+    assert await scene.looks(2) == DOWN
+
+
+async def test_a_silent_engine_that_returns_as_another_run_lost_its_requests(scene: Scene) -> None:
+    await scene.make(silent_down_s=1e-9).look()
+    scene.engine.breaks = HEALTH
+    await scene.looks(2)
+    scene.engine.breaks = set()
+    scene.engine.metrics = page(started=2000.0)
+    assert await scene.looks(1) == ["lost e0", "up e0/0 process-2000.000", "up e0/1 process-2000.000"]
+
+
+async def test_a_silent_engine_that_then_refuses_is_lost(scene: Scene) -> None:
+    await scene.make(silent_down_s=1e-9).look()
+    scene.sink.take()
+    scene.engine.breaks = HEALTH
+    assert await scene.looks(2) == DOWN
+    await scene.engine.stop()
+    assert await scene.looks(3) == ["lost e0"]
+    await scene.engine.start()
+
+
+async def test_when_all_probes_fail_the_engine_is_still_offered(scene: Scene) -> None:
+    await scene.watch.look()
+    scene.fleet.gone("other", [])
+    scene.sink.take()
+    scene.engine.health_status = 503
+    assert await scene.looks(3) == []
+    assert (scene.watch.state, scene.fleet.panic) == (EngineState.DOWN, True)
+    # It comes back as another run, and has taken requests meanwhile: they must not be cut.
+    scene.engine.health_status = 200
+    scene.engine.metrics = page(started=2000.0)
+    assert await scene.looks(1) == ["up e0/0 process-2000.000", "up e0/1 process-2000.000"]
+    assert not scene.fleet.panic
+    # Known dead is not tried.
+    await scene.engine.stop()
+    assert await scene.looks(2) == [*DOWN, "lost e0"]
+    await scene.engine.start()
+
+
+async def test_a_panic_takes_a_failing_engine_back_in(scene: Scene) -> None:
+    await scene.watch.look()
+    scene.sink.take()
+    scene.engine.health_status = 500
+    assert await scene.looks(2) == DOWN
+    scene.fleet.failing("other", [])
+    assert scene.sink.take() == UP
+    scene.fleet.ready("other", [Up(ReplicaId("other", 0), ReplicaCapacity(), "b")])
+    assert scene.sink.take() == ["up other/0 b", *DOWN]
 
 
 async def test_a_restart_between_two_looks_is_seen(scene: Scene) -> None:
@@ -167,6 +273,197 @@ async def test_it_does_not_come_up_with_another_model_or_another_number_of_ranks
     scene.engine.metrics = page(ranks=2)
     await scene.watch.look()
     assert scene.sink.take() == UP
+
+
+async def test_one_page_of_other_ranks_cuts_nothing(scene: Scene) -> None:
+    await scene.watch.look()
+    scene.sink.take()
+    scene.engine.metrics = page(ranks=1)
+    assert await scene.looks(1) == []
+    scene.engine.metrics = page()
+    assert await scene.looks(1) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "metrics", "breaks"),
+    [
+        (200, "<html>vllm:num_requests_running</html>", False),
+        (500, "", False),
+        (404, "", False),
+        (200, 'vllm:num_requests_running{engine="0"} many\n', False),
+        (200, "", True),
+    ],
+)
+async def test_a_metrics_page_that_is_none_is_never_fatal_and_no_restart(
+    scene: Scene, status: int, metrics: str, breaks: bool
+) -> None:
+    """Its figures grow old, and that is all; not even when it was away in between is that another run."""
+    await scene.make(silent_down_s=1e-9).look()
+    scene.sink.take()
+    scene.now = 200.0
+    scene.engine.metrics_status, scene.engine.metrics = status, metrics
+    scene.engine.breaks = {"/metrics"} if breaks else set()
+    assert await scene.looks(4) == []
+    assert (scene.watch.state, scene.watch.scraped_at) == (EngineState.UP, 100.0)
+    scene.engine.health_status = 503
+    assert await scene.looks(2) == DOWN
+    scene.engine.health_status = 200
+    assert await scene.looks(3) == UP
+    scene.engine.metrics_status, scene.engine.metrics, scene.engine.breaks = 200, page(), set()
+    # The same run once more, now with its capacity.
+    assert await scene.looks(1) == UP
+    assert await scene.looks(1) == []
+    assert scene.sink.capacities[ReplicaId("e0", 0)].kv_cache_tokens == 4096
+    assert scene.watch.scraped_at == 200.0
+
+
+async def test_an_engine_that_comes_up_waits_a_little_for_its_figures(scene: Scene) -> None:
+    """Else it would come up as a run without a name, and a look later as another one, with its homes forgotten."""
+    scene.engine.metrics_status = 500
+    assert await scene.looks(2) == []
+    scene.engine.metrics_status = 200
+    assert await scene.looks(1) == UP
+    assert await scene.looks(1) == []
+
+
+async def test_an_engine_whose_figures_never_work_comes_up_all_the_same(scene: Scene) -> None:
+    scene.engine.metrics_status = 500
+    assert await scene.looks(3) == ["up e0/0 run-1", "up e0/1 run-1"]
+
+
+async def test_ranks_have_boot_ids_of_their_own(scene: Scene) -> None:
+    scene.engine.metrics = page(created=(1.0, 2.0))
+    assert await scene.looks(2) == ["up e0/0 counters-1.000", "up e0/1 counters-2.000"]
+    scene.engine.metrics = page(created=(1.0, 3.0))
+    assert await scene.looks(2) == ["up e0/0 counters-1.000", "up e0/1 counters-3.000"]
+    assert scene.watch.facts is not None
+    assert scene.watch.facts.boot_ids == ("counters-1.000", "counters-3.000")
+
+
+async def test_a_rank_that_holds_requests_and_does_not_move_is_stalled(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stalls: list[bool] = []
+    for second in range(6):
+        scene.now = 100.0 + 20 * second
+        scene.engine.metrics = page(generation_tokens=7 if second < 5 else 8)
+        await scene.watch.look()
+        stalls.append(scene.sink.samples[ReplicaId("e0", 1)].stalled)
+    assert stalls == [False, False, False, True, True, False]
+    said = capsys.readouterr().out
+    assert said.count("holds requests and moved nothing") == 2  # once for each of the two ranks
+    assert said.count("moves again") == 2
+    assert scene.watch.stalled == (False, False)
+
+
+async def test_what_it_says_of_itself_is_read_when_it_comes_up(scene: Scene) -> None:
+    heard: list[int | None] = []
+    scene.sink.replica_up = lambda *news: heard.append(  # type: ignore[method-assign]
+        scene.watch.facts.max_model_len if scene.watch.facts else None
+    )
+    await scene.watch.look()
+    assert heard == [32768, 32768]
+    assert scene.watch.facts is not None
+    assert (scene.watch.facts.version, scene.watch.facts.is_vllm) == ("0.32.0", True)
+
+
+async def test_a_process_that_ended_is_down_at_once(scene: Scene) -> None:
+    scene.process = Process()
+    scene.make()
+    scene.watch.expect()
+    scene.process.ours = True
+    scene.watch.process_started()
+    await scene.watch.look()
+    assert scene.sink.take() == ["up e0/0 ", "up e0/1 ", *DOWN, *UP]
+    assert scene.process.told == ["ready"]
+    scene.watch.process_ended()
+    assert scene.sink.take() == [*DOWN, "lost e0"]
+    scene.watch.process_ended()
+    scene.process.ours = False
+    assert await scene.looks(3) == []
+    scene.watch.process_started()
+    scene.process.ours = True
+    scene.engine.metrics = page(started=2000.0)
+    assert await scene.looks(2) == ["up e0/0 process-2000.000", "up e0/1 process-2000.000"]
+    assert scene.process.told == ["ready", "ready"]
+
+
+async def test_a_new_process_without_a_boot_id_is_another_run(scene: Scene) -> None:
+    scene.engine.metrics_status = 404
+    await scene.watch.look()
+    scene.watch.process_ended()
+    scene.watch.process_started()
+    scene.sink.take()
+    assert await scene.looks(1) == ["up e0/0 run-2", "up e0/1 run-2"]
+
+
+async def test_a_process_that_started_without_a_word_of_the_end_of_the_last(scene: Scene) -> None:
+    await scene.watch.look()
+    scene.sink.take()
+    scene.watch.process_started()
+    assert scene.sink.take() == [*DOWN, "lost e0"]
+    assert scene.watch.state is EngineState.STARTING
+
+
+async def test_a_stranger_on_the_port_of_our_engine_is_not_spoken_to(scene: Scene) -> None:
+    scene.process = Process()
+    scene.make()
+    scene.watch.expect()
+    scene.sink.take()
+    assert await scene.looks(3) == []
+    assert scene.engine.asked == []
+
+
+async def test_a_start_of_our_own_engine_is_its_supervisors_to_tell(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.process = Process()
+    scene.make()
+    scene.watch.expect()
+    scene.process.ours = True
+    scene.sink.take()
+    scene.engine.health_status = 503
+    assert await scene.looks(4) == []
+    assert scene.watch.state is EngineState.STARTING
+    assert "engine is down" not in capsys.readouterr().out
+
+
+async def test_a_look_that_began_before_the_process_ended_is_worth_nothing(scene: Scene) -> None:
+    await scene.watch.look()
+    scene.sink.take()
+    scene.engine.let_answer.clear()
+    scene.engine.health_asked.clear()
+    looking = asyncio.ensure_future(scene.watch.look())
+    await scene.engine.health_asked.wait()
+    scene.watch.process_ended()
+    scene.engine.let_answer.set()
+    await looking
+    assert scene.sink.take() == [*DOWN, "lost e0"]
+    assert scene.watch.state is EngineState.DOWN
+
+
+async def test_pins_are_tested_beside_the_looks(scene: Scene) -> None:
+    scene.engine.served = Served(ranks=2)
+    watch = scene.make(test_pins=True, interval_s=0.001)
+    task = asyncio.ensure_future(watch.run())
+    try:
+        while any(report.verdict is not PinVerdict.VERIFIED for report in watch.pins.values()):
+            scene.sink.heard.clear()
+            await asyncio.wait_for(scene.sink.heard.wait(), 10)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert watch.facts is not None
+    assert watch.facts.usage_details is True
+    assert [news for news in scene.sink.take() if news.startswith("pins")] == [
+        "pins e0 /v1/chat/completions verified",
+        "pins e0 /v1/messages verified",
+    ]
+
+
+async def test_untested_pins_say_so(scene: Scene) -> None:
+    assert {report.detail for report in scene.watch.pins.values()} == {"not tested"}
+    assert {report.verdict for report in scene.make(ranks=1).pins.values()} == {PinVerdict.VERIFIED}
 
 
 async def test_without_metrics_it_serves_and_has_no_figures(scene: Scene) -> None:

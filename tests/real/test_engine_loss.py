@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.real.vllm_server import MODEL, RANKS, VllmServer
+from tests.real.vllm_server import MODEL, RANKS, VllmServer, engine_cores
 from tests.real.warden_process import WardenProcess, eventually
 
 pytestmark = pytest.mark.real
@@ -25,7 +24,7 @@ PATHS = ("/v1/chat/completions", "/v1/messages")
 async def test_a_killed_rank_breaks_its_streams_visibly_and_leaves_nothing_in_flight(
     doomed_vllm: VllmServer, warden: WardenProcess
 ) -> None:
-    cores = _engine_cores(doomed_vllm)
+    cores = engine_cores(doomed_vllm)
     async with aiohttp.ClientSession() as session:
         responses = []
         for rank in range(RANKS):
@@ -81,19 +80,3 @@ async def _end_of(response: aiohttp.ClientResponse) -> str:
     except aiohttp.ClientPayloadError:
         return "cut"
     return "error" if b'\ndata: {"error"' in body or b"event: error\n" in body else "clean"
-
-
-def _engine_cores(server: VllmServer) -> dict[int, int]:
-    """Process ids of the engine cores by rank, from the titles that vLLM gives its processes."""
-    cores: dict[int, int] = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            title = (process / "cmdline").read_bytes()
-            group = os.getpgid(int(process.name))
-        except (OSError, ProcessLookupError):
-            continue
-        for rank in range(RANKS):
-            if group == server.process.pid and b"EngineCore_DP%d" % rank in title:
-                cores[rank] = int(process.name)
-    assert sorted(cores) == list(range(RANKS)), f"found only {cores}"
-    return cores

@@ -2,7 +2,7 @@
 
 Run by the Python of the vLLM environment, never imported by the test suite::
 
-    <vllm env>/bin/python tests/real/tiny_model.py DIR
+    <vllm env>/bin/python tests/real/tiny_model.py DIR [--vocabulary-tokens N] [--max-positions N] [--stop-every N]
 
 The answers of this model are noise, which is all right: what is tested is which replica read what, and that
 depends on the tokens of the prompts only. Everything that decides tokens is fixed here: the training text of
@@ -15,14 +15,28 @@ checked has none of them.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 
-VOCABULARY_TOKENS = 512
-MAX_POSITIONS = 32_768
 SEED = 20_260
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What may differ between two tiny models."""
+
+    vocabulary_tokens: int = 512
+    """Up to about 600 the text below suffices to train on; beyond it the standard library's sources are read too."""
+    max_positions: int = 32_768
+    stop_every: int = 0
+    """So that noise ends in a normal way: one token in so many ends an answer. 0: only the end of a turn does."""
+
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
@@ -49,7 +63,18 @@ CHAT_TEMPLATE = """\
 {% endif %}"""
 
 
-def write_tokenizer(directory: Path) -> None:
+MOST_WITHOUT_LIBRARY_TOKENS = 600
+
+
+def training_text(recipe: Recipe) -> Iterator[str]:
+    """What the tokenizer learns from; always the same under one release of Python."""
+    yield from TRAINING_TEXT * 4
+    if recipe.vocabulary_tokens > MOST_WITHOUT_LIBRARY_TOKENS:
+        for source in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+            yield source.read_text(errors="replace")
+
+
+def write_tokenizer(directory: Path, recipe: Recipe) -> None:
     """Train and save a byte-level BPE: any text is encodable, and no text becomes an unknown token."""
     tokenizers = import_module("tokenizers")
     byte_level = tokenizers.pre_tokenizers.ByteLevel
@@ -57,35 +82,35 @@ def write_tokenizer(directory: Path) -> None:
     tokenizer.pre_tokenizer = byte_level(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=VOCABULARY_TOKENS,
+        vocab_size=recipe.vocabulary_tokens,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=byte_level.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(TRAINING_TEXT * 4, trainer)
+    tokenizer.train_from_iterator(training_text(recipe), trainer)
     fast = import_module("transformers").PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        model_max_length=MAX_POSITIONS,
+        model_max_length=recipe.max_positions,
         chat_template=CHAT_TEMPLATE,
     )
     fast.save_pretrained(directory)
 
 
-def write_weights(directory: Path) -> None:
-    """Save a two-layer Llama with random weights from one seed."""
+def write_weights(directory: Path, recipe: Recipe) -> None:
+    """Save a two-layer Llama with random weights from one seed, and which tokens end an answer."""
     torch = import_module("torch")
     transformers = import_module("transformers")
     torch.manual_seed(SEED)
     config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY_TOKENS,
+        vocab_size=recipe.vocabulary_tokens,
         hidden_size=64,
         intermediate_size=128,
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=2,
-        max_position_embeddings=MAX_POSITIONS,
+        max_position_embeddings=recipe.max_positions,
         bos_token_id=None,
         eos_token_id=SPECIAL_TOKENS.index("<|im_end|>"),
         pad_token_id=SPECIAL_TOKENS.index("<|endoftext|>"),
@@ -94,19 +119,29 @@ def write_weights(directory: Path) -> None:
     )
     model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
     model.save_pretrained(directory, safe_serialization=True)
+    if recipe.stop_every:
+        ends = [config.eos_token_id, *range(len(SPECIAL_TOKENS), recipe.vocabulary_tokens, recipe.stop_every)]
+        (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
 
 
 def main(arguments: list[str]) -> int:
-    """Write the model into the one directory named; a complete one is kept."""
-    directory = Path(arguments[0])
+    """Write the model into the directory named; a complete one is kept."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--vocabulary-tokens", type=int, default=Recipe.vocabulary_tokens)
+    parser.add_argument("--max-positions", type=int, default=Recipe.max_positions)
+    parser.add_argument("--stop-every", type=int, default=Recipe.stop_every)
+    options = vars(parser.parse_args(arguments))
+    directory: Path = options.pop("directory")
+    recipe = Recipe(**options)
     done = directory / "tiny-model.json"
-    recipe = {"seed": SEED, "vocabulary": VOCABULARY_TOKENS, "template": CHAT_TEMPLATE}
-    if done.exists() and json.loads(done.read_text()) == recipe:
+    made_from = {"seed": SEED, "template": CHAT_TEMPLATE, **asdict(recipe)}
+    if done.exists() and json.loads(done.read_text()) == made_from:
         return 0
     directory.mkdir(parents=True, exist_ok=True)
-    write_tokenizer(directory)
-    write_weights(directory)
-    done.write_text(json.dumps(recipe))
+    write_tokenizer(directory, recipe)
+    write_weights(directory, recipe)
+    done.write_text(json.dumps(made_from))
     return 0
 
 

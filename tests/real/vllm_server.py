@@ -4,7 +4,8 @@ vLLM with two data-parallel ranks is six processes (API server, coordinator, two
 do not all end when their parent is killed. So ``stop`` ends the whole group.
 
 The cache is made small on purpose: 159 usable blocks of 32 tokens per rank, so that a test of some hundred
-short requests evicts blocks all the time.
+short requests evicts blocks all the time. ``ROOM_FOR_AGENTS`` is the other size: a real agent's prompt alone has
+20,000 tokens.
 """
 
 from __future__ import annotations
@@ -26,6 +27,27 @@ BLOCKS_PER_RANK = 160
 MAX_MODEL_LEN_TOKENS = 4096
 MAX_NUM_SEQS = 32
 MAX_NUM_BATCHED_TOKENS = 2048
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of the model and its cache."""
+
+    max_model_len_tokens: int = MAX_MODEL_LEN_TOKENS
+    blocks_per_rank: int = BLOCKS_PER_RANK
+    recipe: tuple[str, ...] = ()
+    """Further arguments of ``tiny_model.py``."""
+    flags: tuple[str, ...] = ()
+    """Further flags of ``vllm serve``."""
+
+
+SMALL = Size()
+ROOM_FOR_AGENTS = Size(
+    max_model_len_tokens=131_072,
+    blocks_per_rank=5_000,
+    recipe=("--vocabulary-tokens", "8192", "--max-positions", "131072", "--stop-every", "64"),
+    flags=("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--seed", "1"),
+)
 
 START_TIMEOUT_S = 600
 STOP_TIMEOUT_S = 20
@@ -60,7 +82,7 @@ class VllmServer:
         self.process.wait()
 
 
-def start_vllm(environment: Path, directory: Path) -> VllmServer:
+def start_vllm(environment: Path, directory: Path, size: Size = SMALL) -> VllmServer:
     """Make the tiny model in ``directory`` and serve it with two ranks; returns when it answers.
 
     Raises:
@@ -69,12 +91,13 @@ def start_vllm(environment: Path, directory: Path) -> VllmServer:
     """
     model = directory / "tiny"
     recipe = Path(__file__).with_name("tiny_model.py")
-    subprocess.run([environment / "bin/python", recipe, model], check=True, timeout=300, capture_output=True)
+    making = [str(part) for part in (environment / "bin/python", recipe, model, *size.recipe)]
+    subprocess.run(making, check=True, timeout=300, capture_output=True)
     port = _free_port()
     log = directory / "vllm.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [environment / "bin/vllm", "serve", model, *_flags(port)],
+            [environment / "bin/vllm", "serve", model, *_flags(port, size)],
             env={**os.environ, **_ENVIRONMENT},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -90,7 +113,23 @@ def start_vllm(environment: Path, directory: Path) -> VllmServer:
     return server
 
 
-def _flags(port: int) -> list[str]:
+def engine_cores(server: VllmServer) -> dict[int, int]:
+    """Process ids of the engine cores by rank, from the titles that vLLM gives its processes."""
+    cores: dict[int, int] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            title = (process / "cmdline").read_bytes()
+            group = os.getpgid(int(process.name))
+        except (OSError, ProcessLookupError):
+            continue
+        for rank in range(RANKS):
+            if group == server.process.pid and b"EngineCore_DP%d" % rank in title:
+                cores[rank] = int(process.name)
+    assert sorted(cores) == list(range(RANKS)), f"found only {cores}"
+    return cores
+
+
+def _flags(port: int, size: Size) -> list[str]:
     flags: dict[str, object] = {
         "--served-model-name": MODEL,
         "--host": "127.0.0.1",
@@ -99,12 +138,12 @@ def _flags(port: int) -> list[str]:
         "--api-server-count": 1,
         "--max-num-seqs": MAX_NUM_SEQS,
         "--max-num-batched-tokens": MAX_NUM_BATCHED_TOKENS,
-        "--max-model-len": MAX_MODEL_LEN_TOKENS,
+        "--max-model-len": size.max_model_len_tokens,
         "--block-size": BLOCK_SIZE_TOKENS,
-        "--num-gpu-blocks-override": BLOCKS_PER_RANK,
+        "--num-gpu-blocks-override": size.blocks_per_rank,
     }
     pairs = [str(part) for pair in flags.items() for part in pair]
-    return [*pairs, "--enforce-eager", "--enable-prefix-caching", "--enable-prompt-tokens-details"]
+    return [*pairs, "--enforce-eager", "--enable-prefix-caching", "--enable-prompt-tokens-details", *size.flags]
 
 
 def _free_port() -> int:

@@ -107,13 +107,21 @@ def start_warden(engine_url: str, model: str, data_dir: Path, *, max_num_seqs: i
     Raises:
         RuntimeError: it ended or was not ready in time; the text has its output.
     """
+    return start_configured_warden(["--engine", engine_url, "--max-num-seqs", str(max_num_seqs)], model, data_dir)
+
+
+def start_configured_warden(arguments: list[str], model: str, data_dir: Path) -> WardenProcess:
+    """Start a warden with these arguments of ``lmwarden serve``, on free ports; returns when it can serve.
+
+    Raises:
+        RuntimeError: it ended or was not ready in time; the text has its output.
+    """
     port, console_port = _free_ports()
     log = data_dir / "warden.log"
-    arguments = ["serve", "--engine", engine_url, "--max-num-seqs", str(max_num_seqs)]
-    arguments += ["--port", str(port), "--console-port", str(console_port), "--data-dir", str(data_dir)]
+    ports = ["--port", str(port), "--console-port", str(console_port), "--data-dir", str(data_dir)]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "lmwarden", *arguments],
+            [sys.executable, "-m", "lmwarden", "serve", *arguments, *ports],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -2,18 +2,30 @@
 
 An answer is either the thing itself or one of three errors, because the caller acts differently on each:
 :class:`EngineRefusedError` (nobody listens: the process is gone), :class:`EngineSilentError` (no whole
-answer in time: it may only be busy) and :class:`EngineUnwellError` (not what a healthy vLLM answers).
+answer in time: it may only be busy) and :class:`EngineUnwellError` (not what a healthy server answers;
+:class:`EngineLacksError` where it has no such page at all).
+
+Not only vLLM is asked. Other servers that speak OpenAI's API list their models in the same way, but each adds what
+it likes and leaves out the rest, so every field but the model's name is read with indulgence. A server without
+``/health`` is healthy while it lists its models.
 """
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import aiohttp
 import msgspec
 
-from lmwarden.engine.metrics import MAX_PAGE_BYTES, EngineMetrics, MetricsError, parse
+from lmwarden.engine.metrics import MAX_PAGE_BYTES, EngineMetrics, MetricsError, NoFiguresError, parse
 from lmwarden.types import EngineEndpoint
+
+RANK_HEADER = "X-data-parallel-rank"
+"""Names the rank of a multi-rank vLLM that is to serve a request."""
+
+_NO_SUCH_PAGE = (404, 405, 501)
+"""501 is llama.cpp's answer at ``/metrics`` where they are switched off."""
 
 
 class EngineError(Exception):
@@ -29,7 +41,11 @@ class EngineSilentError(EngineError):
 
 
 class EngineUnwellError(EngineError):
-    """An answer that is not a healthy vLLM's."""
+    """An answer that is not a healthy engine's."""
+
+
+class EngineLacksError(EngineUnwellError):
+    """The engine has no such page, and will not have it the next time either."""
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,10 +58,34 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """Set for a LoRA adapter."""
     max_model_len: int | None = None
     """Longest context in tokens."""
+    owned_by: str | None = None
+    """What kind of server it is: ``vllm``, ``llamacpp``, ``sglang``, ..."""
+
+
+class _Card(msgspec.Struct, frozen=True):
+    """As it stands in the answer; only the name can be relied on."""
+
+    id: str
+    root: Any = None
+    parent: Any = None
+    max_model_len: Any = None
+    owned_by: Any = None
+    meta: Any = None
+
+    def read(self) -> ModelCard:
+        """What is of use in it. llama.cpp says its context in ``meta.n_ctx``, and only in newer versions."""
+        meta = self.meta if isinstance(self.meta, dict) else {}
+        return ModelCard(
+            id=self.id,
+            root=_text(self.root),
+            parent=_text(self.parent),
+            max_model_len=_count(self.max_model_len) or _count(meta.get("n_ctx")),
+            owned_by=_text(self.owned_by),
+        )
 
 
 class _ModelList(msgspec.Struct, frozen=True):
-    data: list[ModelCard]
+    data: list[_Card]
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -53,7 +93,10 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 class EngineClient:
-    """Asks one engine. Holds no state but the session it was given (which it does not close)."""
+    """Asks one engine over the session it was given (which it does not close).
+
+    Remembers one thing between questions: whether the engine has a ``/health``.
+    """
 
     def __init__(self, endpoint: EngineEndpoint, session: aiohttp.ClientSession, timeout_s: float) -> None:
         scheme = "https" if endpoint.tls else "http"
@@ -61,7 +104,8 @@ class EngineClient:
         self.url = f"{scheme}://{host}:{endpoint.port}{endpoint.base_path}"
         self._session = session
         self._headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._timeout_s = timeout_s
+        self._has_health = True
 
     async def models(self) -> list[ModelCard]:
         """What the engine serves, in its order.
@@ -69,7 +113,7 @@ class EngineClient:
         Raises:
             EngineError: any of the three kinds.
         """
-        status, body = await self._get("/v1/models")
+        status, body = await self._ask("GET", "/v1/models")
         if status == 401:
             raise EngineUnwellError(f"{self.url} wants an API key (api_key_file)")
         if status >= 500:
@@ -83,20 +127,23 @@ class EngineClient:
             raise EngineUnwellError(sentence) from None
         if not cards:
             raise EngineUnwellError(f"{self.url}/v1/models lists no model")
-        return cards
+        return [card.read() for card in cards]
 
     async def metrics(self) -> EngineMetrics:
         """The engine's figures.
 
         Raises:
             EngineRefusedError, EngineSilentError: as ever.
-            EngineUnwellError: the page is not vLLM's.
+            EngineUnwellError: the page is not vLLM's; ``EngineLacksError`` where there is none.
         """
-        status, body = await self._get("/metrics")
+        status, body = await self._ask("GET", "/metrics")
         if status != 200:
-            raise EngineUnwellError(f"{self.url}/metrics answers {status}")
+            lacks = status in _NO_SUCH_PAGE or status in (401, 403)
+            raise (EngineLacksError if lacks else EngineUnwellError)(f"{self.url}/metrics answers {status}")
         try:
             return parse(body)
+        except NoFiguresError as error:
+            raise EngineLacksError(f"{self.url}: {error}") from None
         except MetricsError as error:
             raise EngineUnwellError(f"{self.url}: {error}") from None
 
@@ -106,33 +153,77 @@ class EngineClient:
         Raises:
             EngineRefusedError, EngineSilentError: as ever.
         """
-        status, body = await self._get("/version")
+        status, body = await self._ask("GET", "/version")
         try:
             return msgspec.json.decode(body, type=_Version).version if status == 200 else None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return None
 
     async def health(self) -> None:
-        """Return if the engine calls itself healthy.
+        """Return if the engine calls itself healthy, or, where it has no ``/health``, lists its models.
 
         Raises:
             EngineError: any of the three kinds.
         """
-        status, _ = await self._get("/health")
-        if status != 200:
-            raise EngineUnwellError(f"{self.url}/health answers {status}")
-
-    async def _get(self, path: str) -> tuple[int, bytes]:
+        if self._has_health:
+            status, _ = await self._ask("GET", "/health")
+            if status == 200:
+                return
+            if status not in _NO_SUCH_PAGE:
+                raise EngineUnwellError(f"{self.url}/health answers {status}")
+        # Asked for again as soon as the models fail too: another server may listen there by then.
+        self._has_health = False
         try:
-            async with self._session.get(
-                self.url + path, headers=self._headers, timeout=self._timeout, allow_redirects=False
+            await self.models()
+        except EngineError:
+            self._has_health = True
+            raise
+
+    async def generate(self, path: str, body: bytes, *, rank: int | None, timeout_s: float) -> tuple[int, bytes]:
+        """Send a request of our own.
+
+        Args:
+            path: of the endpoint, ``/v1/...``.
+            body: JSON.
+            rank: that is to serve it; None: the engine chooses.
+            timeout_s: for the whole answer.
+
+        Returns:
+            Status and body.
+
+        Raises:
+            EngineRefusedError, EngineSilentError: as ever.
+        """
+        headers = {"Content-Type": "application/json"}
+        if rank is not None:
+            headers[RANK_HEADER] = str(rank)
+        return await self._ask("POST", path, body=body, headers=headers, timeout_s=timeout_s)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> tuple[int, bytes]:
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            async with self._session.request(
+                method,
+                self.url + path,
+                data=body,
+                headers={**self._headers, **(headers or {})},
+                timeout=aiohttp.ClientTimeout(total=limit_s),
+                allow_redirects=False,
             ) as response:
-                body = await response.content.read(MAX_PAGE_BYTES)
+                answer = await response.content.read(MAX_PAGE_BYTES)
                 while not response.content.at_eof():
-                    if len(body) >= MAX_PAGE_BYTES:
+                    if len(answer) >= MAX_PAGE_BYTES:
                         raise EngineUnwellError(f"{self.url}{path} answers more than {MAX_PAGE_BYTES} bytes")
-                    body += await response.content.read(MAX_PAGE_BYTES - len(body))
-                return response.status, body
+                    answer += await response.content.read(MAX_PAGE_BYTES - len(answer))
+                return response.status, answer
         except aiohttp.ClientSSLError:
             sentence = f"{self.url} fails the TLS handshake (its certificate must be trusted here)"
             raise EngineUnwellError(sentence) from None
@@ -141,7 +232,14 @@ class EngineClient:
             reason = os.strerror(number) if number is not None and number > 0 else "no such host"
             raise EngineRefusedError(f"{self.url} does not accept connections ({reason})") from None
         except TimeoutError:
-            limit = f"{self._timeout.total:g} s"
-            raise EngineSilentError(f"{self.url}{path} did not answer within {limit}") from None
+            raise EngineSilentError(f"{self.url}{path} did not answer within {limit_s:g} s") from None
         except aiohttp.ClientError:
             raise EngineSilentError(f"{self.url}{path} broke off its answer") from None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -9,15 +9,24 @@ Traps that this module knows (each has a test):
   carry both at once; the new name then wins and nothing is counted twice;
 * ``cache_config_info`` repeats ``num_gpu_blocks`` under each engine label, and it is the *sum* over ranks;
   ``kv_cache_size_tokens`` is per rank;
+* a server with several API processes may label a figure with the ``pid`` of each: counts of one rank add up, a
+  share is not a share of the sum, so the largest counts;
 * ``NaN`` and infinities are "not reported";
 * a page without a single ``vllm:`` line (a proxy's HTML, say) is no metrics page at all.
+
+**Which run of the engine is this?** Each rank's counters say when they were born (``..._created``). We read the
+birth of *one* family, ``prompt_tokens``: vLLM makes it for each rank before the first request, so it never
+changes during a run, while a family with further labels may get children later. (Measured on vLLM 0.32.0: none of
+a rank's 42 births changed under chat, messages, completions, responses and an abort.) It is preferred to the
+start of the process because an engine may make its ranks anew in the same process. Several API processes report
+neither.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -26,32 +35,52 @@ from prometheus_client.parser import text_string_to_metric_families
 MAX_PAGE_BYTES = 16 * 1024 * 1024
 """A page of 1,024 ranks stays below this; whatever is larger is not read further."""
 
-_FIGURES: dict[str, tuple[str, int]] = {
-    # metric name -> (figure, precedence: the highest present wins)
-    "vllm:num_requests_running": ("running", 0),
-    "vllm:num_requests_waiting": ("waiting", 0),
-    "vllm:gpu_cache_usage_perc": ("kv_used_ratio", 0),
-    "vllm:kv_cache_usage_perc": ("kv_used_ratio", 1),
-    "vllm:gpu_prefix_cache_queries_total": ("prefix_cache_queries_tokens", 0),
-    "vllm:prefix_cache_queries_total": ("prefix_cache_queries_tokens", 1),
-    "vllm:gpu_prefix_cache_hits_total": ("prefix_cache_hits_tokens", 0),
-    "vllm:prefix_cache_hits_total": ("prefix_cache_hits_tokens", 1),
-    "vllm:prompt_tokens_total": ("prompt_tokens", 0),
-    "vllm:generation_tokens_total": ("generation_tokens", 0),
+
+class _Source(NamedTuple):
+    """Where a figure comes from."""
+
+    figure: str
+    precedence: int = 0
+    """The highest that the page has wins."""
+    combine: Callable[[Iterable[float]], float] = sum
+    """Several series of one rank make one figure."""
+
+
+_FIGURES: dict[str, _Source] = {
+    "vllm:num_requests_running": _Source("running"),
+    "vllm:num_requests_waiting": _Source("waiting"),
+    "vllm:gpu_cache_usage_perc": _Source("kv_used_ratio", 0, max),
+    "vllm:kv_cache_usage_perc": _Source("kv_used_ratio", 1, max),
+    "vllm:gpu_prefix_cache_queries_total": _Source("prefix_cache_queries_tokens", 0),
+    "vllm:prefix_cache_queries_total": _Source("prefix_cache_queries_tokens", 1),
+    "vllm:gpu_prefix_cache_hits_total": _Source("prefix_cache_hits_tokens", 0),
+    "vllm:prefix_cache_hits_total": _Source("prefix_cache_hits_tokens", 1),
+    "vllm:prompt_tokens_total": _Source("prompt_tokens"),
+    "vllm:generation_tokens_total": _Source("generation_tokens"),
+    "vllm:request_params_max_tokens_bucket": _Source("one_token_requests"),
 }
 _CACHE_INFO = "vllm:cache_config_info"
 _CREATED = "vllm:prompt_tokens_created"
 _STARTED = "process_start_time_seconds"
 
 _PREFIX = "vllm:"
-_WANTED = "|".join(re.escape(name.removeprefix(_PREFIX)) for name in (*_FIGURES, _CACHE_INFO, _CREATED))
+_BUCKETS = "_bucket"
+_WANTED = "|".join(
+    re.escape(name.removeprefix(_PREFIX)) for name in (*_FIGURES, _CACHE_INFO, _CREATED) if not name.endswith(_BUCKETS)
+)
 # Literal first bytes, so that the search skips from one to the next instead of trying every byte.
 _LINE = re.compile(rb"\n(vllm:(?:%s)[ {][^\r\n]*)" % _WANTED.encode())
+# Of a histogram only the bucket of one token is read: requests that may produce one.
+_BUCKET_LINE = re.compile(rb"\n(vllm:request_params_max_tokens_bucket\{[^\r\n]*\ble=\"1(?:\.0)?\"[^\r\n]*)")
 _STARTED_LINE = re.compile(rb"\n(%s[ {][^\r\n]*)" % _STARTED.encode())
 
 
 class MetricsError(Exception):
     """The page is not a vLLM metrics page. One line for a person."""
+
+
+class NoFiguresError(MetricsError):
+    """It is another program's page, or none."""
 
 
 class RankMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +93,12 @@ class RankMetrics(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache_hits_tokens: int | None = None
     prompt_tokens: int | None = None
     generation_tokens: int | None = None
+    one_token_requests: int | None = None
+    """Finished requests that were allowed at most one token of output: almost nobody's but our own tests."""
     kv_cache_tokens: int | None = None
     """Capacity of this rank's KV cache."""
+    boot_id: str | None = None
+    """One run of this rank: the birth of its counters, else the start of the server's process."""
 
 
 class EngineMetrics(NamedTuple):
@@ -73,57 +106,69 @@ class EngineMetrics(NamedTuple):
 
     ranks: tuple[RankMetrics, ...]
     """In the order of the engine labels: rank 0 first."""
-    boot_id: str | None
-    """One run of the server: the start time of its process, else the birth of its counters."""
+
+    @property
+    def boot_ids(self) -> tuple[str | None, ...]:
+        """One run of each rank; None: the page does not tell."""
+        return tuple(rank.boot_id for rank in self.ranks)
 
 
 def parse(page: bytes) -> EngineMetrics:
     """Read one metrics page.
 
     Raises:
-        MetricsError: no vLLM figure in it.
+        NoFiguresError: no vLLM figure in it.
+        MetricsError: it cannot be read.
     """
-    figures: dict[str, dict[str, tuple[int, float]]] = {}
-    capacity: dict[str, int | None] = {}
-    cache_infos: dict[str, Mapping[str, str]] = {}
-    born: list[float] = []
-    started: float | None = None
     try:
         samples = [sample for family in text_string_to_metric_families(_pick_lines(page)) for sample in family.samples]
     except ValueError:
         raise MetricsError("the page at /metrics is not in the Prometheus text format") from None
+    series: dict[str, dict[str, dict[frozenset[tuple[str, str]], float]]] = {}
+    cache_infos: dict[str, Mapping[str, str]] = {}
+    born: dict[str, float] = {}
+    started: float | None = None
     for sample in samples:
+        if not math.isfinite(sample.value) or sample.value < 0:
+            continue
         engine = sample.labels.get("engine", "0")
         if sample.name == _STARTED:
             started = sample.value
         elif sample.name == _CREATED:
-            born.append(sample.value)
+            born[engine] = min(sample.value, born.get(engine, math.inf))
         elif sample.name == _CACHE_INFO:
             cache_infos[engine] = sample.labels
-        elif sample.name in _FIGURES and math.isfinite(sample.value) and sample.value >= 0:
-            figure, precedence = _FIGURES[sample.name]
-            of_engine = figures.setdefault(engine, {})
-            if figure not in of_engine or of_engine[figure][0] <= precedence:
-                of_engine[figure] = (precedence, sample.value)
-    if not figures:
-        raise MetricsError("the page at /metrics holds no vLLM figures")
-    for engine, info in cache_infos.items():
-        capacity[engine] = _capacity(info, ranks=len(figures))
+        elif sample.name in _FIGURES:
+            one = series.setdefault(engine, {}).setdefault(sample.name, {})
+            one[frozenset((sample.labels | {"engine": engine}).items())] = sample.value
+    if not series:
+        raise NoFiguresError("the page at /metrics holds no vLLM figures")
     ranks = tuple(
-        _rank({name: value for name, (_, value) in figures[label].items()}, capacity.get(label))
-        for label in sorted(figures, key=_rank_order)
+        _rank(
+            _figures(series[engine]),
+            kv_cache_tokens=_capacity(cache_infos.get(engine, {}), ranks=len(series)),
+            boot_id=_boot_id(started, born.get(engine)),
+        )
+        for engine in sorted(series, key=_rank_order)
     )
-    return EngineMetrics(ranks, _boot_id(started, born))
+    return EngineMetrics(ranks)
+
+
+def _figures(series: Mapping[str, Mapping[frozenset[tuple[str, str]], float]]) -> dict[str, float]:
+    """One rank's figures, from all series of all names they ever had."""
+    # The lowest precedence first, so that the highest is written last.
+    names = sorted(series, key=lambda name: _FIGURES[name].precedence)
+    return {_FIGURES[name].figure: _FIGURES[name].combine(series[name].values()) for name in names}
 
 
 def _pick_lines(page: bytes) -> str:
     """The lines that carry a wanted sample."""
     page = b"\n" + page
-    lines: list[bytes] = _LINE.findall(page) + _STARTED_LINE.findall(page)
+    lines: list[bytes] = _LINE.findall(page) + _BUCKET_LINE.findall(page) + _STARTED_LINE.findall(page)
     return b"\n".join([*lines, b""]).decode("utf-8", "replace")
 
 
-def _rank(values: Mapping[str, float], kv_cache_tokens: int | None) -> RankMetrics:
+def _rank(values: Mapping[str, float], *, kv_cache_tokens: int | None, boot_id: str | None) -> RankMetrics:
     def whole(name: str) -> int | None:
         return int(values[name]) if name in values else None
 
@@ -135,7 +180,9 @@ def _rank(values: Mapping[str, float], kv_cache_tokens: int | None) -> RankMetri
         prefix_cache_hits_tokens=whole("prefix_cache_hits_tokens"),
         prompt_tokens=whole("prompt_tokens"),
         generation_tokens=whole("generation_tokens"),
+        one_token_requests=whole("one_token_requests"),
         kv_cache_tokens=kv_cache_tokens,
+        boot_id=boot_id,
     )
 
 
@@ -150,11 +197,10 @@ def _capacity(info: Mapping[str, str], ranks: int) -> int | None:
     return None
 
 
-def _boot_id(started: float | None, born: list[float]) -> str | None:
-    if started is not None and math.isfinite(started):
-        return f"process-{started:.3f}"
-    finite = [value for value in born if math.isfinite(value)]
-    return f"counters-{min(finite):.3f}" if finite else None
+def _boot_id(started: float | None, born: float | None) -> str | None:
+    if born is not None:
+        return f"counters-{born:.3f}"
+    return None if started is None else f"process-{started:.3f}"
 
 
 def _rank_order(label: str) -> tuple[int, str]:

@@ -6,18 +6,23 @@ Each interval one *look*: ``/health``, then ``/metrics``. What follows from it:
 healthy                        its figures go to the sink; if it was down, it comes up (below)
 nobody listens                 once: nothing (a listener may be re-made); twice running: down
 unhealthy (``/health`` 503)    likewise: twice running
-silent                         nothing, until it was silent for ``silent_down_s``: a long prompt can make
-                               a server deaf for seconds, and one slow probe must cut nothing
+silent                         nothing, until it was silent for ``silent_down_s``, and its own traffic
+                               too: a long prompt can make a server deaf for seconds, and while answers
+                               flow, no probe cuts anything
 =============================  =====================================================================
 
-*Down* only stops new requests from going there; open ones stay open and end by themselves. Only where nobody
-listens any more, or where it comes back from *down* as another run, its open requests are *lost*: a crashed
-machine closes no connection. (A restart that we see only by its boot id has closed its connections itself, and
-requests that the new run already took must not be cut.) *Up again*
-needs ``/v1/models`` to list the model and the number of ranks to be what it was. A change of the boot id
-means that the server was restarted and its caches are empty, so the replicas are reported up anew. The boot
-id is the start time of the server's process, else the birth of its counters; an engine that tells neither
-gets a new one whenever it was down or its token counters fell.
+``/metrics`` decides nothing: without it (silent, somebody's HTML, a page in another format) there are no figures,
+and the old ones grow old.
+
+*Down* only stops new requests from going there; open ones stay open and end by themselves. Whether an engine that is
+down by its probes alone is still offered is decided for all engines of the model together (``health.py``). Only where
+nobody listens any more, where its process ended, or where it comes back from *down* as another run, its open requests
+are *lost*: a crashed machine closes no connection. (A restart that we see only by its boot id has closed its
+connections itself, and requests that the new run already took must not be cut.)
+
+*Up again* needs ``/v1/models`` to list the model and the number of ranks to be what it was, and for an engine that
+the warden launched also that the listener is its own. A change of a boot id means that the rank was restarted and
+its cache is empty, so the replicas are reported up anew (``runs.py``).
 
 Nothing here knows the router: the sink (``serve.py``) carries the news to it, on the same event loop.
 """
@@ -25,15 +30,28 @@ Nothing here knows the router: the sink (``serve.py``) carries the news to it, o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+import msgspec
 import structlog
 
 from lmwarden.config import WatchConfig
-from lmwarden.engine.client import EngineClient, EngineRefusedError, EngineSilentError, EngineUnwellError
-from lmwarden.engine.discover import EngineFacts
+from lmwarden.engine.client import (
+    EngineClient,
+    EngineError,
+    EngineLacksError,
+    EngineRefusedError,
+    EngineSilentError,
+    EngineUnwellError,
+)
+from lmwarden.engine.discover import EngineFacts, facts_of
+from lmwarden.engine.health import FleetHealth, ReplicaSink, Up
 from lmwarden.engine.metrics import EngineMetrics, RankMetrics
+from lmwarden.engine.pins import PinReport, PinTest, untested
+from lmwarden.engine.progress import Progress
+from lmwarden.engine.runs import EngineRuns
 from lmwarden.engine.totals import PrefixCacheTotals
 from lmwarden.types import Clock, EngineEndpoint, ReplicaCapacity, ReplicaId, ReplicaSample
 
@@ -41,26 +59,8 @@ log = structlog.get_logger("lmwarden.engine")
 
 STRIKES = 2
 """Looks in a row that must fail before an engine counts as down."""
-
-
-class ReplicaSink(Protocol):
-    """Takes the news of replicas; called on the data loop."""
-
-    def observe(self, replica: ReplicaId, sample: ReplicaSample) -> None:
-        """One rank's figures."""
-        ...
-
-    def replica_up(self, replica: ReplicaId, capacity: ReplicaCapacity, boot_id: str) -> None:
-        """Ready: first time, again, or after a restart (another boot id)."""
-        ...
-
-    def replica_down(self, replica: ReplicaId) -> None:
-        """No request should go there."""
-        ...
-
-    def engine_lost(self, engine: str) -> None:
-        """What was sent to the engine and is still open will never be answered."""
-        ...
+FIGURELESS_LOOKS = 3
+"""An engine that should have figures comes up without them after so many looks."""
 
 
 class EngineState(StrEnum):
@@ -69,6 +69,30 @@ class EngineState(StrEnum):
     STARTING = "starting"
     UP = "up"
     DOWN = "down"
+
+
+class Supervised(Protocol):
+    """The process of an engine that the warden launched."""
+
+    def may_serve(self) -> bool:
+        """Our process lives, and the listener on the engine's port is its own."""
+        ...
+
+    def ready(self) -> None:
+        """The engine answers: its start is over."""
+        ...
+
+
+class _UnusableError(EngineUnwellError):
+    """It is well, but not the engine that we route to."""
+
+
+class _Look(NamedTuple):
+    """What a good look saw."""
+
+    metrics: EngineMetrics | None
+    facts: EngineFacts | None
+    """Read anew where the engine comes up, or comes up as another run."""
 
 
 class EngineWatch:
@@ -84,45 +108,111 @@ class EngineWatch:
         clock: Clock,
         speed: float = 1.0,
         max_num_seqs: int | None = None,
+        fleet: FleetHealth | None = None,
+        supervised: Supervised | None = None,
+        traffic: Callable[[], float | None] | None = None,
+        test_pins: bool = False,
     ) -> None:
+        """Args:
+        endpoint: the engine.
+        client: asks it.
+        sink: takes its figures, and what became of its requests and pins.
+        settings: intervals and time limits.
+        clock: modelled monotonic seconds.
+        speed: modelled seconds per second.
+        max_num_seqs: as the operator stated it.
+        fleet: all engines of the model; None: there is no other.
+        supervised: its process, if the warden launched it.
+        traffic: loop time at which it last sent bytes of an answer; None: it never did.
+        test_pins: send test requests (``pins.py``) after each of its starts.
+        """
         self.endpoint = endpoint
         self.state = EngineState.STARTING
         self.scraped_at: float | None = None
         """When the last good scrape was sent (the clock's seconds)."""
+        self.facts: EngineFacts | None = None
+        """What it said of itself when it last came up; None: it never did. Set before the sink hears of it."""
         self.prefix_totals = tuple(PrefixCacheTotals() for _ in range(endpoint.ranks))
         self._client = client
         self._sink = sink
+        self._fleet = fleet if fleet is not None else FleetHealth(sink)
+        self._supervised = supervised
+        self._traffic = traffic
         self._settings = settings
         self._clock = clock
         self._interval_s = settings.interval_s / speed
         """Real seconds between looks."""
         self._max_num_seqs = max_num_seqs
-        self._boot_id: str | None = None
-        self._runs = 0
+        self._runs = EngineRuns(endpoint.ranks)
+        self._process = 0
+        """Counts the news of its process: a look that began before such news is worth nothing."""
+        self._gone = False
+        """Down, and known to be no use."""
+        self._lost_said = False
         self._refused = 0
         self._unwell = 0
+        self._figureless = 0
         self._silent_since: float | None = None
-        self._last_prompt_tokens: list[int | None] = [None] * endpoint.ranks
+        self._progress = [Progress(settings.stalled_s) for _ in range(endpoint.ranks)]
+        self._stalled = [False] * endpoint.ranks
         self._complaint: str | None = None
+        self._pin_test = (
+            PinTest(endpoint, client, report=self._pins_reported, report_details=self._usage_details_found)
+            if test_pins
+            else None
+        )
 
     @property
     def replicas(self) -> tuple[ReplicaId, ...]:
         """The engine's replicas, rank 0 first."""
         return tuple(ReplicaId(self.endpoint.engine, rank) for rank in range(self.endpoint.ranks))
 
+    @property
+    def pins(self) -> Mapping[str, PinReport]:
+        """Whether it obeys a rank, by endpoint."""
+        return self._pin_test.reports if self._pin_test is not None else untested(self.endpoint.ranks, "not tested")
+
+    @property
+    def stalled(self) -> tuple[bool, ...]:
+        """Ranks that hold requests and do not move, rank 0 first."""
+        return tuple(self._stalled)
+
     def adopt(self, facts: EngineFacts) -> None:
         """Begin with what discovery found: the replicas are up."""
-        self._come_up(facts.boot_id, facts.kv_cache_tokens)
+        self._come_up(facts)
 
     def expect(self) -> None:
         """Begin without an answer: the replicas are down, but what the operator said of them holds already."""
-        for replica in self.replicas:
-            # No boot id: the first real one is then no restart.
-            self._sink.replica_up(replica, ReplicaCapacity(max_num_seqs=self._max_num_seqs), "")
-            self._sink.replica_down(replica)
+        # No boot id: the first real one is then no restart.
+        capacity = ReplicaCapacity(max_num_seqs=self._max_num_seqs)
+        self._fleet.expect(self.endpoint.engine, [Up(replica, capacity, "") for replica in self.replicas])
+
+    def process_started(self) -> None:
+        """The warden started the engine's process: it is starting, and whatever answers next is another run."""
+        if self.state is EngineState.UP:
+            self._go_down("its process was started anew", dead=True)
+        self._process_changed()
+        self.state = EngineState.STARTING
+
+    def process_ended(self) -> None:
+        """The engine's process ended: down at once, and its open requests are lost."""
+        self._process_changed()
+        self._go_down("its process ended", dead=True)
+
+    def _process_changed(self) -> None:
+        self._process += 1
+        self._runs.over()
+        self._forgive()
 
     async def run(self) -> None:
-        """Look each interval until cancelled. An error of ours is logged and does not end the watch."""
+        """Look each interval, and test pins beside it, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look_and_look())
+            if self._pin_test is not None:
+                tasks.create_task(self._pin_test.run())
+
+    async def _look_and_look(self) -> None:
+        """An error of ours is logged and does not end the watch."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
@@ -135,96 +225,162 @@ class EngineWatch:
 
     async def look(self) -> None:
         """One look, and what follows from it."""
-        sent_at = self._clock()
+        # Whoever listens on the port of an engine that is not ours is never spoken to.
+        if self.state is not EngineState.UP and self._supervised is not None and not self._supervised.may_serve():
+            return
+        sent_at, process = self._clock(), self._process
         try:
-            await self._client.health()
-            metrics = await self._metrics()
-            if self.state is not EngineState.UP:
-                await self._check_model()
-        except EngineRefusedError as error:
-            self._refused += 1
-            if self._refused >= STRIKES:
-                self._go_down(str(error), lost=True)
+            look = await self._ask()
+        except EngineError as error:
+            if process == self._process:
+                self._failed(error)
             return
-        except EngineUnwellError as error:
-            self._unwell += 1
-            if self._unwell >= STRIKES:
-                self._go_down(str(error))
+        if process != self._process:
             return
-        except EngineSilentError as error:
-            now = asyncio.get_running_loop().time()
-            self._silent_since = now if self._silent_since is None else self._silent_since
-            if now - self._silent_since >= self._settings.silent_down_s:
-                self._go_down(str(error))
-            return
-        self._refused = self._unwell = 0
-        self._silent_since = None
-        self._take(metrics, sent_at)
+        self._forgive()
+        self._take(look, sent_at)
+
+    async def _ask(self) -> _Look:
+        await self._client.health()
+        metrics = await self._metrics()
+        if metrics is not None and len(metrics.ranks) != self.endpoint.ranks:
+            found, known = len(metrics.ranks), self.endpoint.ranks
+            raise _UnusableError(f"{self._client.url} now has {found} ranks instead of {known}; restart the warden")
+        if self.state is EngineState.UP and not self._runs.changed(metrics):
+            return _Look(metrics, None)
+        cards = await self._client.models()
+        card = next((card for card in cards if card.id == self.endpoint.model), None)
+        if card is None:
+            raise _UnusableError(f"{self._client.url} no longer serves {self.endpoint.model}")
+        version = await self._client.version()
+        return _Look(metrics, facts_of(card, cards, metrics, version, ranks=self.endpoint.ranks))
 
     async def _metrics(self) -> EngineMetrics | None:
         """The figures; None where the engine shows none (it is served all the same)."""
         try:
-            return await self._client.metrics()
-        except EngineUnwellError:
+            metrics = await self._client.metrics()
+        except EngineLacksError:
+            # It never has them, unless it had them before.
+            self._figureless = self._figureless + 1 if self.scraped_at is not None else FIGURELESS_LOOKS
             return None
+        except (EngineUnwellError, EngineSilentError):
+            self._figureless += 1
+            return None
+        self._figureless = 0
+        return metrics
 
-    async def _check_model(self) -> None:
-        if not any(card.id == self.endpoint.model for card in await self._client.models()):
-            raise EngineUnwellError(f"{self._client.url} no longer serves {self.endpoint.model}")
+    def _forgive(self) -> None:
+        self._refused = self._unwell = 0
+        self._silent_since = None
 
-    def _take(self, metrics: EngineMetrics | None, sent_at: float) -> None:
-        ranks = metrics.ranks if metrics else ()
-        if ranks and len(ranks) != self.endpoint.ranks:
-            self._go_down(
-                f"{self._client.url} now has {len(ranks)} ranks instead of {self.endpoint.ranks}; restart the warden"
-            )
-            return
-        boot_id = metrics.boot_id if metrics else None
-        restarted = boot_id != self._boot_id if boot_id else self._counters_fell(ranks)
-        if self.state is not EngineState.UP or restarted:
-            self._come_up(boot_id, tuple(r.kv_cache_tokens for r in ranks) or (None,) * self.endpoint.ranks)
+    def _failed(self, error: EngineError) -> None:
+        """A look failed."""
+        if self._supervised is not None and self.state is EngineState.STARTING:
+            return  # its supervisor tells how the start goes
+        if isinstance(error, EngineRefusedError):
+            self._refused += 1
+            if self._refused >= STRIKES:
+                self._go_down(str(error), dead=True)
+        elif isinstance(error, EngineUnwellError):
+            self._unwell += 1
+            if self._unwell >= STRIKES:
+                self._go_down(str(error), unusable=isinstance(error, _UnusableError))
+        elif self._silence_s() >= self._settings.silent_down_s:
+            self._go_down(str(error))
+
+    def _silence_s(self) -> float:
+        """For how long neither a look was answered nor a byte of an answer came."""
+        now = asyncio.get_running_loop().time()
+        since = now if self._silent_since is None else self._silent_since
+        heard = self._traffic() if self._traffic is not None else None
+        self._silent_since = since if heard is None else max(since, heard)
+        return now - self._silent_since
+
+    def _take(self, look: _Look, sent_at: float) -> None:
+        if look.facts is not None:
+            if look.metrics is None and self._figureless < FIGURELESS_LOOKS:
+                return
+            self._come_up(look.facts, look.metrics)
+        ranks = look.metrics.ranks if look.metrics else ()
         for replica, totals, rank in zip(self.replicas, self.prefix_totals, ranks, strict=False):
             totals.read(rank.prefix_cache_queries_tokens, rank.prefix_cache_hits_tokens)
-            self._last_prompt_tokens[replica.rank] = rank.prompt_tokens
-            self._sink.observe(replica, _sample(rank, sent_at))
+            stalled = self._progress[replica.rank].read(rank, sent_at)
+            self._say_stalled(replica, stalled)
+            self._sink.observe(replica, _sample(rank, sent_at, stalled))
         if ranks:
+            self._runs.count(ranks)
             self.scraped_at = sent_at
 
-    def _counters_fell(self, ranks: tuple[RankMetrics, ...]) -> bool:
-        return any(
-            rank.prompt_tokens is not None and last is not None and rank.prompt_tokens < last
-            for rank, last in zip(ranks, self._last_prompt_tokens, strict=False)
-        )
+    def _say_stalled(self, replica: ReplicaId, stalled: bool) -> None:
+        if stalled and not self._stalled[replica.rank]:
+            sentence = "a replica holds requests and moved nothing for a while"
+            log.warning(sentence, replica=str(replica), stalled_s=self._settings.stalled_s)
+        elif self._stalled[replica.rank] and not stalled:
+            log.info("a replica moves again", replica=str(replica))
+        self._stalled[replica.rank] = stalled
 
-    def _come_up(self, boot_id: str | None, kv_cache_tokens: tuple[int | None, ...]) -> None:
-        same_run = boot_id is not None and boot_id == self._boot_id
-        returned = self.state is EngineState.DOWN and self._runs > 0 and not same_run
-        self._runs += 1
-        self._boot_id = boot_id
-        told = boot_id or f"run-{self._runs}"
-        log.info("engine is up", engine=self.endpoint.engine, url=self._client.url, boot_id=told)
+    def _come_up(self, facts: EngineFacts, metrics: EngineMetrics | None = None) -> None:
+        engine = self.endpoint.engine
+        known = bool(self._runs.names)
+        another_run = self._runs.begin(facts.boot_ids, metrics)
+        returned = self.state is EngineState.DOWN and known and another_run
+        # Not while it was offered all the time: the new run may have taken requests already.
+        if returned and not self._lost_said and not self._fleet.offered(engine):
+            self._sink.engine_lost(engine)
+        names = self._runs.names
+        log.info("engine is up", engine=engine, url=self._client.url, boot_id=", ".join(dict.fromkeys(names)))
+        was_up = self.state is EngineState.UP
         self.state = EngineState.UP
+        if not another_run and self.facts is not None:
+            # What its answers showed still holds.
+            facts = msgspec.structs.replace(facts, usage_details=self.facts.usage_details)
+        self.facts = facts
+        self._gone = self._lost_said = False
         self._complaint = None
-        for replica, tokens in zip(self.replicas, kv_cache_tokens, strict=True):
-            capacity = ReplicaCapacity(kv_cache_tokens=tokens, max_num_seqs=self._max_num_seqs)
-            self._sink.replica_up(replica, capacity, told)
-        if returned:
-            self._sink.engine_lost(self.endpoint.engine)
+        capacities = [facts.capacity(rank, self._max_num_seqs) for rank in range(self.endpoint.ranks)]
+        self._fleet.ready(engine, [Up(*one) for one in zip(self.replicas, capacities, names, strict=True)])
+        if self._supervised is not None and not was_up:
+            self._supervised.ready()
+        if another_run and self._pin_test is not None:
+            self._pin_test.begin(facts)
 
-    def _go_down(self, why: str, *, lost: bool = False) -> None:
+    def _go_down(self, why: str, *, dead: bool = False, unusable: bool = False) -> None:
+        """Stop using it.
+
+        Args:
+            why: for the log.
+            dead: nobody can answer what it was sent.
+            unusable: it must not be tried even if everything else fails.
+        """
         if why != self._complaint:
             log.warning("engine is down", engine=self.endpoint.engine, reason=why)
             self._complaint = why
-        if self.state is EngineState.DOWN:
-            return
+        if (dead or unusable) and not self._gone:
+            self._gone = True
+            self._fleet.gone(self.endpoint.engine, self.replicas)
+        elif self.state is not EngineState.DOWN and not self._gone:
+            self._fleet.failing(self.endpoint.engine, self.replicas)
         self.state = EngineState.DOWN
-        for replica in self.replicas:
-            self._sink.replica_down(replica)
-        if lost:
-            self._sink.engine_lost(self.endpoint.engine)
+        if dead:
+            self._runs.over()
+            if self._runs.names and not self._lost_said:
+                self._lost_said = True
+                self._sink.engine_lost(self.endpoint.engine)
+
+    def _pins_reported(self, path: str, report: PinReport) -> None:
+        self._sink.pins(self.endpoint.engine, path, report)
+
+    def _usage_details_found(self, found: bool) -> None:
+        if self.facts is not None:
+            self.facts = msgspec.structs.replace(self.facts, usage_details=found)
+        if not found:
+            log.warning(
+                "the engine does not report cached tokens; start it with --enable-prompt-tokens-details",
+                engine=self.endpoint.engine,
+            )
 
 
-def _sample(rank: RankMetrics, sent_at: float) -> ReplicaSample:
+def _sample(rank: RankMetrics, sent_at: float, stalled: bool) -> ReplicaSample:
     return ReplicaSample(
         taken_at=sent_at,
         running=rank.running,
@@ -234,4 +390,5 @@ def _sample(rank: RankMetrics, sent_at: float) -> ReplicaSample:
         prefix_cache_hits_tokens=rank.prefix_cache_hits_tokens,
         prompt_tokens=rank.prompt_tokens,
         generation_tokens=rank.generation_tokens,
+        stalled=stalled,
     )

@@ -1,0 +1,267 @@
+"""Processes told apart, watched and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lmwarden.engine.launch import MARK
+from lmwarden.engine.processes import (
+    EndNotice,
+    ProcessId,
+    alive,
+    descendants,
+    end_family,
+    family,
+    mark_of,
+    marked,
+    read_process,
+    reap,
+    send,
+    spawn,
+    wait_until_gone,
+)
+
+PATIENCE_S = 30.0
+
+
+class Children:
+    """Processes of one test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.mark = f"test-{os.getpid()}-{folder.name}/e0"
+        self.ids: list[ProcessId] = []
+        self._output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT, 0o600)
+
+    def start(self, *words: str, **env: str) -> ProcessId:
+        self.ids.append(spawn(words, {MARK: self.mark, "PATH": os.environ["PATH"], **env}, self._output))
+        # The kernel lets us go on a moment before it shows the new program's environment.
+        while alive(self.ids[-1]) and mark_of(self.ids[-1].pid) is None:
+            os.sched_yield()
+        return self.ids[-1]
+
+    def sleep(self) -> ProcessId:
+        return self.start("/bin/sleep", "1000")
+
+    def end(self) -> None:
+        os.close(self._output)
+        for process in [*self.ids, *(info.id for _, info in marked(self.mark))]:
+            send(process, signal.SIGKILL)
+        for process in self.ids:
+            try:
+                os.waitpid(process.pid, 0)
+            except ChildProcessError:
+                continue  # reaped by the test
+
+
+@pytest.fixture
+def children(tmp_path: Path) -> Iterator[Children]:
+    found = Children(tmp_path)
+    yield found
+    found.end()
+
+
+async def ended(process: ProcessId) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        await wait_until_gone([process], None)
+
+
+async def test_a_process_is_told_from_another_with_its_number(children: Children) -> None:
+    process = children.sleep()
+    other = ProcessId(process.pid, "0:1")
+    assert alive(process)
+    assert not alive(other)
+    send(other, signal.SIGKILL)
+    await wait_until_gone([other], PATIENCE_S)
+    assert alive(process)
+    send(process, signal.SIGKILL)
+    await ended(process)
+    assert not alive(process)
+    assert reap(process) == -signal.SIGKILL
+    assert read_process(process.pid) is None
+    assert reap(process) is None
+    send(process, signal.SIGKILL)
+
+
+def test_a_name_with_parentheses_and_spaces_is_read(tmp_path: Path, children: Children) -> None:
+    odd = tmp_path / "a) R 1 2 (b"
+    odd.symlink_to("/bin/sleep")
+    process = children.start(str(odd), "1000")
+    info = read_process(process.pid)
+    assert info is not None
+    assert (info.parent, info.group, info.session, info.zombie) == (os.getpid(), process.pid, process.pid, False)
+
+
+def test_what_cannot_be_started_is_an_error_and_leaves_no_child(children: Children, tmp_path: Path) -> None:
+    before = set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+    with pytest.raises(FileNotFoundError):
+        children.start("/nowhere/vllm")
+    (tmp_path / "data").write_text("no program")
+    with pytest.raises(PermissionError):
+        children.start(str(tmp_path / "data"))
+    assert set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()) == before
+
+
+def test_signals_have_their_meaning_back_in_the_child(children: Children) -> None:
+    process = children.sleep()
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    ignored = next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
+    assert not int(ignored, 16) & (1 << (signal.SIGPIPE - 1))
+
+
+def test_marks(children: Children) -> None:
+    process = children.sleep()
+    assert mark_of(process.pid) == children.mark
+    assert mark_of(os.getpid()) is None
+    assert mark_of(2**22) is None
+    assert [(mark, info.id) for mark, info in marked(children.mark)] == [(children.mark, process)]
+    assert marked("nobody/") == []
+
+
+async def test_an_end_is_told_once_and_not_after_closing(children: Children) -> None:
+    first, second = children.sleep(), children.sleep()
+    told: list[str] = []
+    notice = EndNotice(first, lambda: told.append("first"))
+    closed = EndNotice(second, lambda: told.append("second"))
+    closed.close()
+    closed.close()
+    send(first, signal.SIGTERM)
+    send(second, signal.SIGTERM)
+    async with asyncio.timeout(PATIENCE_S):
+        await notice.ended.wait()
+    await ended(second)
+    assert told == ["first"]
+
+
+async def test_one_that_is_gone_already_is_told_too(children: Children) -> None:
+    process = children.sleep()
+    send(process, signal.SIGKILL)
+    await ended(process)
+    told: list[str] = []
+    zombie = EndNotice(process, lambda: told.append("zombie"))
+    assert told == []
+    await zombie.ended.wait()
+    reap(process)
+    gone = EndNotice(process, lambda: told.append("gone"))
+    await gone.ended.wait()
+    assert told == ["zombie", "gone"]
+
+
+SHELL_WITH_CHILD = 'sleep 1000 & echo $! > "$FILE"; kill -STOP $$; wait'
+
+
+async def stopped(process: ProcessId) -> None:
+    """Wait until a child has stopped itself."""
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+
+
+async def test_a_family_is_found_by_parents_group_and_mark(children: Children, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    parent = children.start("/bin/sh", "-c", SHELL_WITH_CHILD, FILE=str(file))
+    alone = children.sleep()
+    await stopped(parent)
+    child = read_process(int(file.read_text()))
+    assert child is not None
+    assert descendants(parent) == [child.id]
+    assert descendants(ProcessId(parent.pid, "0:1")) == []
+    assert family(parent, children.mark) == [parent, *sorted([child.id, alone])]
+    assert family(parent, "another mark") == [parent, child.id]
+    assert family(None, "another mark") == []
+    assert family(None, "another mark", [alone, ProcessId(parent.pid, "0:1")]) == [alone]
+    assert family(ProcessId(parent.pid, "0:1"), "another mark") == []
+    # Its number is not given away while it is a zombie: so its group is still known to be ours.
+    send(parent, signal.SIGKILL)
+    await ended(parent)
+    assert family(parent, "another mark") == [child.id]
+    reap(parent)
+    assert family(parent, "another mark") == []
+    assert child.id in family(parent, children.mark)
+
+
+async def test_ending_asks_first_and_insists_then(children: Children) -> None:
+    gentle = children.sleep()
+    deaf = children.start(sys.executable, "-S", "-c", IGNORES_SIGTERM)
+    await stopped(deaf)
+    os.kill(deaf.pid, signal.SIGCONT)
+    sent: list[tuple[int, str]] = []
+
+    def noted(process: ProcessId, number: signal.Signals) -> None:
+        sent.append((process.pid, number.name))
+        send(process, number)
+
+    left = await end_family(lambda: family(None, children.mark), term_grace_s=0.2, kill_grace_s=PATIENCE_S, send=noted)
+    assert left == []
+    assert sorted(sent) == sorted([(gentle.pid, "SIGTERM"), (deaf.pid, "SIGTERM"), (deaf.pid, "SIGKILL")])
+    assert (reap(gentle), reap(deaf)) == (-signal.SIGTERM, -signal.SIGKILL)
+
+
+IGNORES_SIGTERM = (
+    "import signal, os\n"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "os.kill(os.getpid(), signal.SIGSTOP)\n"
+    "while True: signal.pause()\n"
+)
+
+
+async def test_a_process_that_is_started_meanwhile_is_ended_too(children: Children) -> None:
+    children.sleep()
+    looks: list[list[ProcessId]] = []
+
+    def find() -> list[ProcessId]:
+        looks.append(family(None, children.mark))
+        if len(looks) == 2:
+            children.sleep()
+            looks.append(family(None, children.mark))
+        return looks[-1]
+
+    assert await end_family(find, term_grace_s=PATIENCE_S, kill_grace_s=PATIENCE_S) == []
+    assert [len(look) for look in looks] == [1, 0, 1, 0]
+
+
+async def test_who_follows_no_signal_is_returned(children: Children) -> None:
+    process = children.sleep()
+
+    def refused(process: ProcessId, number: signal.Signals) -> None:
+        raise PermissionError
+
+    left = await end_family(lambda: family(None, children.mark), term_grace_s=0.0, kill_grace_s=0.01, send=refused)
+    assert left == [process]
+
+
+async def test_a_process_that_is_not_our_child_is_watched_all_the_same(children: Children, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    parent = children.start("/bin/sh", "-c", SHELL_WITH_CHILD, FILE=str(file))
+    await stopped(parent)
+    child = read_process(int(file.read_text()))
+    assert child is not None
+    told = asyncio.Event()
+    notice = EndNotice(child.id, told.set)
+    send(child.id, signal.SIGKILL)
+    async with asyncio.timeout(PATIENCE_S):
+        await told.wait()
+    notice.close()
+    assert reap(child.id) is None
+
+
+def test_uvloop_watches_as_well(children: Children) -> None:
+    import uvloop
+
+    process = children.sleep()
+
+    async def watch() -> None:
+        notice = EndNotice(process, lambda: None)
+        send(process, signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_S):
+            await notice.ended.wait()
+
+    uvloop.run(watch())
+    assert reap(process) == -signal.SIGKILL
+    assert subprocess.run(["/bin/true"], check=False).returncode == 0

@@ -1,0 +1,73 @@
+"""What a real vLLM reports of itself: one boot id per rank that traffic does not change, and a standstill."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+from tests.real.vllm_server import MODEL, RANKS, VllmServer, engine_cores
+
+from lmwarden.engine.client import EngineClient
+from lmwarden.engine.discover import discover
+from lmwarden.engine.progress import Progress
+from lmwarden.types import EngineEndpoint
+
+pytestmark = pytest.mark.real
+
+STALLED_S = 1.5
+LOOK_S = 0.25
+PATIENCE_S = 60
+
+
+def client_of(vllm: VllmServer, session: aiohttp.ClientSession) -> EngineClient:
+    port = urlsplit(vllm.url).port or 0
+    endpoint = EngineEndpoint(engine="e0", host="127.0.0.1", port=port, ranks=RANKS, model=MODEL)
+    return EngineClient(endpoint, session, timeout_s=10.0)
+
+
+async def test_boot_ids_are_the_ranks_own_and_outlast_traffic(vllm: VllmServer) -> None:
+    async with aiohttp.ClientSession() as session:
+        client = client_of(vllm, session)
+        before = await discover(client, model=None, data_parallel_size=None)
+        for path in ("/v1/chat/completions", "/v1/messages"):
+            body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
+            async with session.post(vllm.url + path, json=body) as answer:
+                assert answer.status == 200
+        after = await discover(client, model=None, data_parallel_size=None)
+    assert before.is_vllm
+    assert after.boot_ids == before.boot_ids
+    assert len(before.boot_ids) == RANKS
+    assert all(boot_id is not None and boot_id.startswith("counters-") for boot_id in before.boot_ids)
+
+
+async def test_a_core_that_stands_still_is_seen_while_health_says_200(vllm: VllmServer) -> None:
+    core = engine_cores(vllm)[0]
+    async with aiohttp.ClientSession() as session:
+        client = client_of(vllm, session)
+        progress = Progress(STALLED_S)
+        body = {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": "hello"}],
+            "max_tokens": 2000,
+            "ignore_eos": True,
+            "stream": True,
+        }
+        headers = {"X-data-parallel-rank": "0"}
+        loop = asyncio.get_running_loop()
+        async with session.post(f"{vllm.url}/v1/chat/completions", json=body, headers=headers) as answer:
+            await answer.content.readany()
+            os.kill(core, signal.SIGSTOP)
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    while not progress.read((await client.metrics()).ranks[0], loop.time()):
+                        await client.health()
+                        await asyncio.sleep(LOOK_S)
+            finally:
+                os.kill(core, signal.SIGCONT)
+            async with asyncio.timeout(PATIENCE_S):
+                await answer.read()
+        assert not progress.read((await client.metrics()).ranks[0], loop.time())
