@@ -4,6 +4,7 @@
 
 Prints microseconds per ``offer`` (the decision with its reservation) for each kind of decision, at a small and at the
 full number of conversations; resident memory per conversation; and both again after 200,000 ids that come once.
+Also what it costs to tell a ledger about homes: a whole turn (offered and finished) with and without, and the telling.
 Claims: a decision <= 20 us and not growing with the number of conversations; 100,000 conversations <= 60 MB.
 """
 
@@ -15,6 +16,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from lmwarden.routing.router import Router
@@ -71,6 +73,36 @@ def report(bench: Bench, keys: list[bytes], label: str) -> None:
     print(f"{label:44} sticky {sticky:5.1f}   placed {placed:5.1f}   balanced {balanced:5.1f}   us per decision")
 
 
+def report_homes(replicas: int, keys: list[bytes], turns: int = 40_000, every: int = 100) -> None:
+    """A whole turn of two routers in alternation, one of which is asked for changes of homes as the warden does."""
+    silent, asked = Bench(replicas, 200_000), Bench(replicas, 200_000)
+    for bench in (silent, asked):
+        bench.fill(keys, turns=2)
+    asked.router.take_home_changes()
+    took: dict[Bench, list[float]] = {silent: [], asked: []}
+    told, telling_s = 0, 0.0
+    for number in range(turns):
+        request = RoutingRequest(conversation=random.choice(keys))
+        for bench in (silent, asked) if number % 2 else (asked, silent):
+            took[bench].append(timed(partial(bench.turn, request)))
+        if number % every == 0:
+            started = time.perf_counter()
+            told += len(asked.router.take_home_changes().changed)
+            telling_s += time.perf_counter() - started
+    without, with_homes = (sorted(took[bench])[turns // 2] * 1e6 for bench in (silent, asked))
+    print(f"homes: a sticky turn {without:.2f} us without, {with_homes:.2f} us with, ratio {with_homes / without:.3f}")
+    print(f"homes: telling {telling_s / told * 1e6:.2f} us per home that changed")
+    asking = sorted(timed(asked.router.take_home_changes) for _ in range(10_000))
+    print(f"homes: asking when nothing changed {asking[5_000] * 1e6:.2f} us")
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that it takes."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--replicas", type=int, default=64)
@@ -82,6 +114,7 @@ def main() -> None:
     small.fill(few, turns=2)
     report(small, few, f"{options.replicas} replicas, 1,000 conversations")
     del small
+    report_homes(options.replicas, few)
 
     keys = [os.urandom(16) for _ in range(options.conversations)]
     before = resident_bytes()

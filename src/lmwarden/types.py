@@ -97,6 +97,8 @@ class RefuseReason(StrEnum):
     """No replica of the model is up."""
     PINNED_REPLICA_DOWN = "pinned_replica_down"
     """The replica that the client named is known and down."""
+    RESPONSE_LOST = "response_lost"
+    """The engine that keeps the response which the request continues is gone: a 404, not worth a retry."""
     RETRY_EXHAUSTED = "retry_exhausted"
     """It was sent twice already; no third time."""
     ROOM_FULL = "room_full"
@@ -159,7 +161,7 @@ class Dispatch(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """Action: answer 503/529; the ticket is closed."""
+    """Action: answer 503/529 (404 where a response is lost); the ticket is closed."""
 
     ticket: Ticket
     reason: RefuseReason
@@ -263,7 +265,9 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     capacity: ReplicaCapacity
     sample: ReplicaSample | None
     suspect: bool
-    """It failed or stayed silent a moment ago: no new conversations for a while."""
+    """It failed or stayed silent a moment ago, or has work and makes no progress: no new conversations for a while."""
+    unrouted_in_flight: int = 0
+    """Requests that its *engine* has from us without a rank: some of them may run here."""
 
 
 class RouterView(msgspec.Struct, frozen=True, kw_only=True):
@@ -324,7 +328,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     spill_threshold: int
     retried: bool
     candidates: tuple[CandidateScore, ...]
-    """Empty where nothing was compared (sticky, client_pinned)."""
+    """Empty where nothing was compared (sticky, a replica that the client named)."""
 
 
 class EngineEndpoint(msgspec.Struct, frozen=True, kw_only=True):

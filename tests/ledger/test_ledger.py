@@ -7,49 +7,14 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from tests.ledger.samples import LIMIT_S, changed, forgotten, home, record, settings
 
-from lmwarden.config import Flag, StorageConfig, load
-from lmwarden.ledger.ledger import FILE, Ledger
-from lmwarden.ledger.schema import CREATE, INSERT, to_row
-from lmwarden.types import Decision, Outcome, RequestRecord
-
-LIMIT_S = 20.0
-
-
-def settings(**changes: Any) -> StorageConfig:
-    flags = [Flag("--engine", ("models",), [{"engine": {"attach": ["http://e"]}}])]
-    return msgspec.structs.replace(load(None, flags).storage, **changes)
-
-
-def record(**changes: Any) -> RequestRecord:
-    values: dict[str, Any] = {
-        "finished_at": time.time(),
-        "model": "m",
-        "endpoint": "/v1/messages",
-        "key_name": "anna",
-        "conversation": "0a1b2c3d",
-        "derived": False,
-        "decision": Decision.STICKY,
-        "replica": "e0/1",
-        "outcome": Outcome.OK,
-        "status": 200,
-        "streamed": True,
-        "retried": False,
-        "waited_s": 0.0,
-        "first_byte_s": 0.25,
-        "duration_s": 1.5,
-        "prompt_tokens": 1000,
-        "cached_tokens": 900,
-        "completion_tokens": 50,
-        "finish_reason": "end_turn",
-    }
-    return RequestRecord(**(values | changes))
+from lmwarden.ledger import schema
+from lmwarden.ledger.ledger import FILE, HOME_KEPT_S, Ledger
+from lmwarden.routing.conversations import DORMANT_S
+from lmwarden.types import HomeChanges, Outcome
 
 
 @pytest.fixture
@@ -72,15 +37,6 @@ def test_rows_come_back_as_they_went_in_newest_first(ledger: Ledger) -> None:
     assert ledger.recent() == [bare, full]
     assert ledger.recent(limit=1) == [bare]
     assert (ledger.written_rows, ledger.dropped_rows) == (2, 0)
-
-
-@given(st.integers() | st.none(), st.text(max_size=80))
-def test_whatever_an_engine_reports_the_writer_lives(tokens: int | None, reason: str) -> None:
-    row = to_row(record(prompt_tokens=tokens, cached_tokens=tokens, completion_tokens=tokens, finish_reason=reason))
-    connection = sqlite3.connect(":memory:")
-    connection.executescript(CREATE)
-    connection.execute(INSERT, row)
-    connection.close()
 
 
 def test_counts_that_no_engine_can_mean_are_not_kept(ledger: Ledger) -> None:
@@ -148,12 +104,10 @@ def test_a_locked_file_delays_and_loses_nothing(ledger: Ledger, tmp_path: Path) 
     assert ledger.dropped_rows == 0
 
 
-@pytest.mark.parametrize("damage", ["garbage", "newer", "folder"])
-def test_an_unusable_file_costs_the_rows_and_nothing_else(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize(("what", "why"), [("newer", "it has schema 99, and"), ("folder", "it cannot be opened")])
+def test_an_unusable_file_costs_the_rows_and_nothing_else(tmp_path: Path, what: str, why: str) -> None:
     path = tmp_path / FILE
-    if damage == "garbage":
-        path.write_bytes(b"not a database" * 1000)
-    elif damage == "folder":
+    if what == "folder":
         path.mkdir()
     else:
         newer = sqlite3.connect(path)
@@ -164,8 +118,244 @@ def test_an_unusable_file_costs_the_rows_and_nothing_else(tmp_path: Path, damage
     ledger = Ledger(tmp_path, settings())
     ledger.start()
     ledger.record(record())
+    ledger.save_homes("m", changed(home(1), home(2)), 0.0, 0.0)
     assert not ledger.flush(0.05)
+    assert ledger.trouble is not None
+    assert ledger.trouble.startswith(f"The ledger cannot write {path}: {why}")
+    assert "1 request rows and 2 homes wait in memory, 0 rows are lost." in ledger.trouble
+    assert ledger.load_homes("m", 0.0) == []
+    assert ledger.settings("m") == {}
     ledger.stop()
     assert (ledger.written_rows, ledger.dropped_rows) == (0, 1)
-    if damage == "garbage":
-        assert path.read_bytes() == before
+    assert path.is_dir() or path.read_bytes() == before
+
+
+class TestHomes:
+    def test_they_come_back_on_the_clock_of_another_run(self, ledger: Ledger) -> None:
+        now = time.time()
+        ledger.save_homes("m", changed(home(1), home(2, last_used=160.0)), 200.0, now)
+        ledger.save_homes("other", changed(home(3)), 200.0, now)
+        assert ledger.flush(LIMIT_S)
+        found = ledger.load_homes("m", 5000.0, now + 10.0)
+        assert [(row.conversation, row.replica, row.boot_id, row.context_tokens) for row in found] == [
+            (home(number).conversation, home(number).replica, "boot1", 1000 + number) for number in (1, 2)
+        ]
+        assert [row.last_used for row in found] == pytest.approx([5000.0 - 110.0, 5000.0 - 50.0], abs=1e-3)
+        assert len(ledger.load_homes("other", 0.0)) == 1
+        assert ledger.load_homes("unknown", 0.0) == []
+
+    def test_the_latest_counts(self, ledger: Ledger) -> None:
+        now = time.time()
+        ledger.save_homes("m", changed(home(1), home(2)), 100.0, now)
+        ledger.save_homes("m", changed(home(1, context_tokens=7)), 100.0, now)
+        ledger.save_homes("m", forgotten(home(2), home(9)), 100.0, now)
+        assert ledger.flush(LIMIT_S)
+        assert [row.context_tokens for row in ledger.load_homes("m", 100.0)] == [7]
+        ledger.save_homes("m", changed(home(1, boot_id="boot2", context_tokens=-1)), 100.0, now)
+        assert ledger.flush(LIMIT_S)
+        assert [(row.boot_id, row.context_tokens) for row in ledger.load_homes("m", 100.0)] == [("boot2", 0)]
+
+    def test_they_do_not_wait_for_the_next_look(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("lmwarden.ledger.ledger._PAUSE_S", 3600.0)
+        ledger = Ledger(tmp_path, settings())
+        ledger.start()
+        ledger.save_homes("m", changed(home(1)), 100.0, time.time())
+        with ledger._idle:  # without flush, which wakes the writer itself
+            assert ledger._idle.wait_for(lambda: ledger._homes.settled == 1, LIMIT_S)
+        assert len(ledger.load_homes("m", 100.0)) == 1
+        ledger.stop()
+
+    def test_nothing_changed_wakes_nobody(self, ledger: Ledger) -> None:
+        ledger.save_homes("m", HomeChanges([], []), 0.0, 0.0)
+        assert ledger._homes.accepted == 0
+
+    def test_those_unused_for_a_day_are_neither_loaded_nor_kept(self, tmp_path: Path) -> None:
+        now = time.time()
+        for keeps in (True, False):
+            ledger = Ledger(tmp_path, settings())
+            ledger.start()  # deletes what is old
+            if keeps:
+                ledger.save_homes("m", changed(home(1)), 100.0 + HOME_KEPT_S, now)
+                ledger.save_homes("m", changed(home(2)), 40.0 + HOME_KEPT_S, now)
+                assert ledger.flush(LIMIT_S)
+            assert [row.conversation for row in ledger.load_homes("m", 100.0)] == [home(2).conversation]
+            ledger.stop()
+            with sqlite3.connect(tmp_path / FILE) as connection:
+                assert connection.execute("SELECT count(*) FROM homes").fetchone() == (2 if keeps else 1,)
+            connection.close()
+
+    def test_a_day_is_what_the_router_keeps_too(self) -> None:
+        assert HOME_KEPT_S == DORMANT_S
+
+    def test_a_row_that_is_no_home_is_left_out(self, ledger: Ledger, tmp_path: Path) -> None:
+        ledger.save_homes("m", changed(home(1)), 100.0, time.time())
+        assert ledger.flush(LIMIT_S)
+        with sqlite3.connect(tmp_path / FILE) as connection:
+            connection.execute(schema.SAVE_HOME, ("m", b"x" * 16, "nowhere", "b", 1, time.time()))
+        connection.close()
+        assert len(ledger.load_homes("m", 100.0)) == 1
+
+
+class TestSettings:
+    def test_they_come_back_with_what_the_file_said(self, ledger: Ledger) -> None:
+        ledger.save_settings("m", "affinity", False, True)
+        ledger.save_settings("m", "spill_threshold", 4, None)
+        ledger.save_settings("m", "placement", "hash", "least-loaded")
+        ledger.save_settings("other", "affinity", False, True)
+        assert ledger.flush(LIMIT_S)
+        assert ledger.settings("m") == {
+            "affinity": (False, True),
+            "spill_threshold": (4, None),
+            "placement": ("hash", "least-loaded"),
+        }
+
+    def test_a_row_that_cannot_be_read_is_left_out(self, ledger: Ledger, tmp_path: Path) -> None:
+        ledger.save_settings("m", "affinity", False, True)
+        assert ledger.flush(LIMIT_S)
+        with sqlite3.connect(tmp_path / FILE) as connection:
+            connection.execute(schema.SAVE_SETTING, ("m", "placement", "hash, by hand", "null"))
+        connection.close()
+        assert ledger.settings("m") == {"affinity": (False, True)}
+
+    def test_what_the_file_says_is_no_change(self, ledger: Ledger) -> None:
+        ledger.save_settings("m", "affinity", False, True)
+        assert ledger.flush(LIMIT_S)
+        ledger.save_settings("m", "affinity", True, True)
+        assert ledger.flush(LIMIT_S)
+        assert ledger.settings("m") == {}
+
+
+class TestFullDisk:
+    @pytest.fixture
+    def disk(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+        """``pages`` is all that a file may have; SQLite says of more what it says on a full disk."""
+        room = {"pages": 1_000_000}
+        connect = schema.connect
+
+        def connect_with_little_room(path: str, *, timeout_s: float) -> sqlite3.Connection:
+            connection = connect(path, timeout_s=timeout_s)
+            connection.execute(f"PRAGMA max_page_count = {room['pages']}")
+            return connection
+
+        monkeypatch.setattr(schema, "connect", connect_with_little_room)
+        return room
+
+    def test_serving_goes_on_and_what_waited_is_written_when_there_is_room(
+        self, disk: dict[str, int], tmp_path: Path
+    ) -> None:
+        disk["pages"] = 1  # less than the file has: not one page more
+        ledger = Ledger(tmp_path, settings(max_queued_rows=500))
+        ledger.start()
+        ledger.record(record(status=0))
+        now = time.time()
+        count = 0
+
+        def trouble() -> str | None:
+            return ledger.trouble
+
+        while trouble() is None:
+            count += 1
+            ledger.save_homes("m", changed(*(home(count * 100 + number) for number in range(100))), 100.0, now)
+            ledger.record(record(status=count))
+            ledger.flush(0.05)
+            assert count < 1000
+        assert "the disk is full" in str(trouble())
+        ledger.save_homes("m", changed(home(1, context_tokens=5)), 100.0, now)
+        ledger.save_settings("m", "affinity", False, True)
+        assert not ledger.flush(0.05)
+        sound = sqlite3.connect(tmp_path / FILE)
+        assert sound.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        sound.close()
+        disk["pages"] = 1_000_000
+        assert ledger.flush(LIMIT_S)
+        assert trouble() is None
+        assert len(ledger.load_homes("m", 100.0)) == 100 * count + 1
+        assert ledger.settings("m") == {"affinity": (False, True)}
+        assert [row.status for row in ledger.recent()] == list(range(count, -1, -1))
+        assert ledger.dropped_rows == 0
+        ledger.stop()
+
+    def test_what_does_not_fit_into_memory_is_dropped_and_counted(
+        self, disk: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("lmwarden.ledger.ledger.MOST_WAITING_HOMES", 3)
+        ledger = Ledger(tmp_path, settings())
+        ledger.save_homes("m", changed(*map(home, range(10))), 100.0, time.time())
+        assert ledger._homes.dropped == 7
+        ledger.start()
+        assert ledger.flush(LIMIT_S)
+        assert len(ledger.load_homes("m", 100.0)) == 3
+        ledger.stop()
+
+
+class TestDamage:
+    def damage(self, path: Path, what: str) -> bytes:
+        """A file that is no database, or one whose homes cannot be read."""
+        if what == "no database":
+            path.write_bytes(b"not a database" * 1000)
+            return path.read_bytes()
+        ledger = Ledger(path.parent, settings())
+        ledger.start()
+        ledger.record(record(status=7))
+        ledger.save_homes("m", changed(*map(home, range(2000))), 100.0, time.time())
+        assert ledger.flush(LIMIT_S)
+        ledger.stop()
+        content = bytearray(path.read_bytes())
+        page_bytes = int.from_bytes(content[16:18], "big")
+        with sqlite3.connect(path) as connection:
+            root = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'homes'").fetchone()[0]
+        connection.close()
+        content[(root - 1) * page_bytes : root * page_bytes] = b"\xff" * page_bytes
+        path.write_bytes(content)
+        return bytes(content)
+
+    @pytest.mark.parametrize("what", ["no database", "homes"])
+    def test_it_is_moved_aside_and_a_new_file_begun(self, tmp_path: Path, what: str) -> None:
+        path = tmp_path / FILE
+        damaged = self.damage(path, what)
+        ledger = Ledger(tmp_path, settings())
+        ledger.start()
+        assert ledger.load_homes("m", 100.0) == []
+        ledger.save_homes("m", changed(home(1)), 100.0, time.time())
+        ledger.record(record(status=1))
+        assert ledger.flush(LIMIT_S)
+        assert [row.status for row in ledger.recent()] == [1]
+        assert len(ledger.load_homes("m", 100.0)) == 1
+        aside = tmp_path / f"{FILE}.damaged-1"
+        assert aside.read_bytes() == damaged
+        assert ledger.trouble is not None
+        assert f"moved aside to {aside}; a new one was begun" in ledger.trouble
+        assert (ledger.written_rows, ledger.dropped_rows) == (1, 0)
+        ledger.stop()
+
+    def test_it_is_told_for_a_while_only(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("lmwarden.ledger.ledger._NOTICE_S", 0.0)
+        self.damage(tmp_path / FILE, "no database")
+        ledger = Ledger(tmp_path, settings())
+        ledger.start()
+        assert ledger.flush(LIMIT_S)
+        assert ledger.trouble is None
+        ledger.stop()
+        assert (tmp_path / f"{FILE}.damaged-1").exists()
+
+    def test_a_disk_that_damages_everything_is_not_written_to_any_more(self, tmp_path: Path) -> None:
+        for number in range(1, 9):
+            (tmp_path / f"{FILE}.damaged-{number}").touch()
+        damaged = self.damage(tmp_path / FILE, "no database")
+        ledger = Ledger(tmp_path, settings())
+        ledger.start()
+        assert ledger.trouble is not None
+        assert "8 damaged ones lie beside it: check the disk" in ledger.trouble
+        ledger.stop()
+        assert (tmp_path / FILE).read_bytes() == damaged
+
+    def test_what_a_reader_takes_for_damage_is_looked_at_first(self, ledger: Ledger, tmp_path: Path) -> None:
+        ledger.record(record())
+        assert ledger.flush(LIMIT_S)
+        damage = sqlite3.DatabaseError("as a reader saw it while a file was being moved")
+        damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        ledger._damage = damage
+        ledger.record(record())
+        assert ledger.flush(LIMIT_S)
+        assert not list(tmp_path.glob("*damaged*"))
+        assert len(ledger.recent()) == 2

@@ -16,6 +16,7 @@ from lmwarden.types import (
     ReplicaCapacity,
     ReplicaId,
     ReplicaSample,
+    ReplicaState,
     RouterView,
     RoutingRequest,
     RoutingSettings,
@@ -154,6 +155,9 @@ class Driver:
 
     def in_flight(self) -> dict[str, int]:
         return {str(replica.replica): replica.in_flight for replica in self.view.replicas}
+
+    def state_of(self, replica: ReplicaId | str) -> ReplicaState:
+        return next(row.state for row in self.view.replicas if row.replica == _id(replica))
 
     def check(self) -> None:
         invariants.check(self.router, self.now)

@@ -31,6 +31,7 @@ def test_random_reaches_every_replica_and_keeps_no_conversation() -> None:
 def test_pins_the_switch_and_an_empty_fleet_are_as_always() -> None:
     driver = per_request("random")
     assert driver.turn("a", pin=ReplicaId("e0", 2)) == ("client_pinned", "e0/2")
+    assert driver.turn("a", engine="e0")[0] == "client_pinned"
     assert per_request("random", affinity=False).turn("a") == ("unrouted", "e0")
     for replica in driver.replicas:
         driver.down(replica)

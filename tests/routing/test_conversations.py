@@ -67,8 +67,7 @@ def test_a_flood_after_a_restart_leaves_the_restored_homes() -> None:
     before, after = Driver(), Driver(settings=RoutingSettings(max_conversations=100))
     for number in range(20):
         before.turn(f"real{number}")
-    boots = dict.fromkeys(before.replicas, "boot1")
-    assert after.router.restore_homes(before.router.export_homes(), boots, after.now) == 20
+    assert after.router.restore_homes(before.router.export_homes(), {}, after.now) == 20
     for number in range(500):
         after.turn(f"once{number}")
     assert {after.turn(f"real{number}")[0] for number in range(20)} == {"sticky"}

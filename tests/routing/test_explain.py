@@ -120,10 +120,11 @@ def test_the_documented_example() -> None:
     driver.later(2.0)
     ticket = driver.offer("new")
     assert driver.explain(ticket).reason in text
-    driver.hold("e0/2", 9)
+    busy = driver.hold("e0/2", 9)
     spilled = driver.offer("new")
     assert driver.explain(spilled).reason in text
-    driver.finish(spilled)
-    driver.finish(ticket)
+    for other in (spilled, ticket, *busy):
+        driver.finish(other)
+    driver.turn("new")  # home again: else its new home would be where it spilled
     driver.down("e0/2")
     assert driver.explain(driver.offer("new")).reason in text

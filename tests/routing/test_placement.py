@@ -272,17 +272,26 @@ class TestHash:
         assert all(after[k] is before[k] for k in keys if before[k] is not replicas[4])
 
 
-def test_handicap_is_what_is_missing_to_the_others_average() -> None:
+def test_handicap_is_what_is_missing_to_what_the_others_hold() -> None:
     fleet = fleet_of(3)
     replicas = list(fleet)
-    replicas[0].in_flight, replicas[1].in_flight = 4, 2
-    assert handicap(replicas[2], fleet, 0.0) == 3.0
+    replicas[0].conversations, replicas[1].conversations = 4, 2
+    fleet.live_conversations = 6
+    each = Weights().live / 2
+    assert handicap(replicas[2], fleet, 0.0) == pytest.approx(3 * each)
     assert handicap(replicas[0], fleet, 0.0) == 0.0
     replicas[2].draining = True
     fleet.changed()
     assert handicap(replicas[2], fleet, 0.0) == 0.0
     single = fleet_of(1)
     assert handicap(single.ready[0], single, 0.0) == 0.0
+
+
+def test_requests_in_flight_elsewhere_are_no_handicap() -> None:
+    fleet = fleet_of(3)
+    replicas = list(fleet)
+    replicas[0].in_flight, replicas[1].in_flight = 40, 60
+    assert handicap(replicas[2], fleet, 0.0) == 0.0
 
 
 def test_score_of_a_replica_that_was_no_candidate() -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.routing.driver import Driver, key
 
 from lmwarden.routing.router import Router
-from lmwarden.types import Decision, Outcome, ReplicaId, RoutingRequest, RoutingSettings
+from lmwarden.types import Decision, Outcome, ReplicaId, ReplicaState, RoutingRequest, RoutingSettings
 
 
 def test_a_conversation_stays_where_it_was_placed() -> None:
@@ -224,6 +224,75 @@ class TestLostAndReturning:
         assert soon.count("e0/2") <= 2
         driver.later(120.0)
         assert driver.turn("later")[1] == "e0/2"
+
+    def test_a_killed_replica_costs_only_its_own_and_fills_gradually_when_it_is_back(self) -> None:
+        """Four isolated replicas, 40 streams; one is killed, restarted by its supervisor, and takes its share again."""
+        driver = Driver({f"e{number}": 1 for number in range(4)})
+        for number in range(40):
+            driver.turn(f"c{number}", prompt=1000)
+        tickets = {}
+        for number in range(40):
+            ticket = driver.offer(f"c{number}")
+            tickets[ticket] = driver.went[1]
+        its_own = [ticket for ticket, replica in tickets.items() if replica == "e2/0"]
+        assert len(its_own) == 10
+        before = driver.in_flight()
+        driver.down("e2/0")
+        no_byte_yet, streaming = its_own[:4], its_own[4:]
+        for ticket in no_byte_yet:
+            driver.fail(ticket)
+            assert driver.went[0] == "rehomed"
+            assert driver.went[1] != "e2/0"
+        for ticket in streaming:
+            driver.finish(ticket, outcome=Outcome.FAILED)
+        now = driver.in_flight()
+        assert now["e2/0"] == 0
+        assert sum(now.values()) == sum(before.values()) - len(streaming)
+        for ticket in tickets:
+            if ticket not in streaming:
+                driver.finish(ticket)
+        assert driver.view.in_flight == 0
+        driver.later(20.0)
+        driver.up("e2/0", "boot2")
+
+        def share(moment: str) -> int:
+            """Of 20 new conversations that start within ten seconds, how many it gets."""
+            got = 0
+            for number in range(20):
+                got += driver.turn(f"{moment}{number}")[1] == "e2/0"
+                driver.later(0.5)
+            return got
+
+        assert 0 < share("soon") <= 8, "not all at once, although it is the emptiest"
+        driver.later(60.0)
+        assert share("later") >= 5, "its share, and no more suspicion"
+
+    def test_an_engine_without_ranks_of_ours_is_idle_when_both_counts_are_0(self) -> None:
+        driver = Driver({"e0": 2})
+        ticket = driver.offer("a", pinnable=False)
+        for row in driver.view.replicas:
+            driver.drain(row.replica)
+        assert [(row.in_flight, row.unrouted_in_flight) for row in driver.view.replicas] == [(0, 1), (0, 1)]
+        driver.finish(ticket)
+        assert [(row.in_flight, row.unrouted_in_flight) for row in driver.view.replicas] == [(0, 0), (0, 0)]
+
+    def test_a_rolling_restart_moves_conversations_only_when_they_come_and_ends_no_request(self) -> None:
+        driver = Driver({f"e{number}": 1 for number in range(3)})
+        for number in range(9):
+            driver.turn(f"c{number}")
+        for boot, replica in enumerate(driver.replicas):
+            open_here = driver.offer(pin=replica)
+            driver.drain(replica)
+            for number in range(9):
+                assert driver.turn(f"c{number}")[1] != str(replica)
+            assert driver.turn("x", pin=replica) == ("client_pinned", str(replica)), "pins are still obeyed"
+            driver.finish(open_here)
+            assert driver.in_flight()[str(replica)] == 0
+            driver.down(replica)
+            driver.up(replica, f"again{boot}")
+            driver.undrain(replica)
+        assert driver.view.refused == 0
+        assert {row.state for row in driver.view.replicas} == {ReplicaState.READY}
 
     def test_draining_moves_conversations_on_their_next_turn(self) -> None:
         driver = Driver()

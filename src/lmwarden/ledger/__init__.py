@@ -1,1 +1,1 @@
-"""What happened: one row per request in one SQLite file. No prompt text, ever."""
+"""What happened, and what must survive a restart: request rows, homes, changed settings. No prompt text, ever."""

@@ -1,10 +1,17 @@
-"""The ledger: takes a record per request from the data loop, and one thread writes them in batches.
+"""The ledger: takes what happened from the data loop, and one thread writes it in batches.
 
-``record`` is an append to a bounded deque and nothing else: it never waits, wakes nobody and cannot fail.
-The writer looks a few times a second, takes what is there and commits it in one transaction. Whatever goes
-wrong with the file (disk full, locked, damaged) stays in that thread: the batch is kept and tried again, the
-deque fills up meanwhile, and what does not fit any more is dropped and counted. The data plane notices
-nothing. Trouble is said once when it begins and once when it ends, not once a batch.
+``record`` is an append to a bounded deque and nothing else: it never waits, wakes nobody and cannot fail. The writer
+looks a few times a second, takes what is there and commits it in one transaction. Homes and changed settings must not
+be lost when the process is killed a moment later: they wake the writer at once, and of several changes of one of them
+only the latest is written (latest.py).
+
+Whatever goes wrong with the file (disk full, locked, damaged) stays in that thread: the batch is kept and tried again,
+the queues fill up meanwhile, and what does not fit any more is dropped and counted. The data plane notices nothing.
+Trouble is logged once when it begins and once when it ends, not once a batch; ``trouble`` says it as long as it lasts.
+A damaged file is moved aside and a new one begun (file.py).
+
+Killed at any moment the process leaves a readable file with complete rows: each batch is one transaction of SQLite's
+write-ahead log. Only a crash of the machine itself may cost the last second, as nothing is forced to the disk.
 """
 
 from __future__ import annotations
@@ -13,27 +20,37 @@ import sqlite3
 import threading
 import time
 from collections import deque
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from lmwarden.config import StorageConfig
-from lmwarden.ledger import schema
-from lmwarden.types import RequestRecord
+from lmwarden.ledger import file, schema
+from lmwarden.ledger.latest import Latest
+from lmwarden.ledger.schema import SettingValue
+from lmwarden.types import ConversationKey, Home, HomeChanges, RequestRecord
 
 log = structlog.get_logger("lmwarden.ledger")
 
 FILE = "ledger.sqlite3"
+HOME_KEPT_S = 24 * 3600.0
+"""A home that was not used for so long is forgotten, as the router does."""
+MOST_WAITING_HOMES = 400_000
+"""While the disk refuses: twice the conversations that a router keeps by default, about 100 MB."""
+_MOST_WAITING_SETTINGS = 10_000
 _PAUSE_S = 0.25
 """Between two looks of the writer: what a reader sees is at most so old."""
 _BATCH_ROWS = 2000
 _BUSY_TIMEOUT_S = 2.0
 _RETENTION_EVERY_S = 600.0
+_NOTICE_S = 3600.0
+"""For so long ``trouble`` tells that a damaged file was moved aside."""
 
 
 class Ledger:
-    """One file, one writer thread. ``start``, then ``record`` from any thread, then ``stop``."""
+    """One file, one writer thread. ``start``, then any method from any thread, then ``stop``."""
 
     def __init__(self, data_dir: Path, settings: StorageConfig) -> None:
         self.path = (data_dir / FILE).absolute()
@@ -44,8 +61,16 @@ class Ledger:
         self._settings = settings
         self._queue: deque[RequestRecord] = deque()
         self._batch: list[tuple[Any, ...]] = []
+        self._homes: Latest[tuple[str, ConversationKey], tuple[Home, float] | None] = Latest(MOST_WAITING_HOMES)
+        """By model and conversation: the home and what turns its clock into Unix time; None: forgotten."""
+        self._changes: Latest[tuple[str, str], tuple[SettingValue, SettingValue]] = Latest(_MOST_WAITING_SETTINGS)
+        """By model and key: the value and what the configuration file says."""
         self._connection: sqlite3.Connection | None = None
         self._trouble: str | None = None
+        self._notice: tuple[str, float] = ("", 0.0)
+        """Of a file that was moved aside: the sentence, and until when it is told (monotonic seconds)."""
+        self._damage: sqlite3.Error | None = None
+        """That a reader met; the writer looks for itself."""
         self._retention_due_s = 0.0
         self._wake = threading.Event()
         self._tried = threading.Event()
@@ -54,7 +79,7 @@ class Ledger:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the writer; returns when it tried to open the file once, so that ``recent`` finds the tables.
+        """Start the writer; returns when it tried to open the file once, so that readers find the tables.
 
         Trouble with the file does not raise; it is logged and tried again.
         """
@@ -70,6 +95,19 @@ class Ledger:
             self._thread.join()
             self._thread = None
 
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong with the file, in plain sentences; None: nothing."""
+        trouble = self._trouble
+        if trouble is not None:
+            rows, homes = len(self._queue) + len(self._batch), len(self._homes)
+            return (
+                f"The ledger cannot write {self.path}: {trouble}. Requests are served all the same; {rows} request "
+                f"rows and {homes} homes wait in memory, {self.dropped_rows} rows are lost."
+            )
+        notice, until_s = self._notice
+        return notice if time.monotonic() < until_s else None
+
     def record(self, record: RequestRecord) -> None:
         """Take one row; O(1), never blocks, never raises."""
         if len(self._queue) >= self._settings.max_queued_rows:
@@ -78,12 +116,63 @@ class Ledger:
         self._accepted_rows += 1
         self._queue.append(record)
 
+    def save_homes(self, model: str, changes: HomeChanges, clock_now: float, wall_now: float) -> None:
+        """Write down what became of homes, at once; never waits for the disk.
+
+        Args:
+            model: Whose homes.
+            changes: Since the last call.
+            clock_now: Now on the clock of ``Home.last_used``.
+            wall_now: Now as Unix time.
+        """
+        if not changes.changed and not changes.forgotten:
+            return
+        offset_s = wall_now - clock_now
+        kept = (((model, home.conversation), (home, offset_s)) for home in changes.changed)
+        forgotten = (((model, conversation), None) for conversation in changes.forgotten)
+        self._homes.put(chain(kept, forgotten))
+        self._wake.set()
+
+    def load_homes(self, model: str, clock_now: float, wall_now: float | None = None) -> list[Home]:
+        """The homes of a model that were used within HOME_KEPT_S, the longest unused first. Reads the file.
+
+        Args:
+            model: Whose homes.
+            clock_now: Now on the clock that ``Home.last_used`` is to be on.
+            wall_now: Now as Unix time.
+
+        Returns:
+            None of them if the file cannot be read; that is logged.
+        """
+        wall_now = time.time() if wall_now is None else wall_now
+        rows = self._read(schema.HOMES, (model, wall_now - HOME_KEPT_S))
+        return schema.from_home_rows(rows, wall_now - clock_now)
+
+    def save_settings(self, model: str, key: str, value: SettingValue, configured: SettingValue) -> None:
+        """Write down a setting that was changed at run time, at once; never waits for the disk.
+
+        It is to hold until the configuration file says something else than ``configured``. A value that is what the
+        file says is no change: what was written before is forgotten.
+        """
+        self._changes.put([((model, key), (value, configured))])
+        self._wake.set()
+
+    def settings(self, model: str) -> dict[str, tuple[SettingValue, SettingValue]]:
+        """The settings of a model that were changed at run time: key to value and what the file said then.
+
+        Reads the file; empty if that cannot be read, which is logged.
+        """
+        return schema.from_setting_rows(self._read(schema.SETTINGS, (model,)))
+
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything recorded so far is written; False: not within the time."""
-        accepted = self._accepted_rows
+        """Wait until everything taken so far is written; False: not within the time."""
+        rows, homes, changes = self._accepted_rows, self._homes.accepted, self._changes.accepted
         self._wake.set()
         with self._idle:
-            return self._idle.wait_for(lambda: self.written_rows >= accepted, timeout_s)
+            return self._idle.wait_for(
+                lambda: self.written_rows >= rows and self._homes.settled >= homes and self._changes.settled >= changes,
+                timeout_s,
+            )
 
     def recent(self, limit: int = 500) -> list[RequestRecord]:
         """The latest written rows, newest first. For other threads than the data loop's.
@@ -91,74 +180,145 @@ class Ledger:
         Raises:
             sqlite3.Error: the file cannot be read.
         """
-        connection = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
+        connection = self._reader()
         try:
             return [schema.from_row(row) for row in connection.execute(schema.RECENT, (limit,))]
         finally:
             connection.close()
 
+    def _reader(self) -> sqlite3.Connection:
+        return sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
+
+    def _read(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Rows of a query; none if the file cannot be read, which is no reason not to serve."""
+        try:
+            connection = self._reader()
+            try:
+                # The tables of another version may mean something else.
+                known = schema.version_of(connection) == schema.SCHEMA_VERSION
+                return connection.execute(query, values).fetchall() if known else []
+            finally:
+                connection.close()
+        except sqlite3.Error as error:
+            log.error("ledger cannot be read", file=str(self.path), reason=file.in_words(error, self.path))
+            if file.is_damage(error):
+                self._damage = error
+                self._wake.set()
+            return []
+
+    # The writer's thread
+
     def _run(self) -> None:
         self._write_all()
-        self._tried.set()
         while not self._stopping:
             self._wake.wait(_PAUSE_S)
             self._wake.clear()
             self._write_all()
         self._write_all()
         lost = len(self._queue) + len(self._batch)
-        if lost:
+        if lost or len(self._homes):
             self.dropped_rows += lost
-            log.error("ledger rows lost at the end", rows=lost, reason=self._trouble)
-        if self._connection is not None:
-            self._connection.close()
+            log.error("ledger rows lost at the end", rows=lost, homes=len(self._homes), reason=self._trouble)
+        self._disconnect()
 
     def _write_all(self) -> None:
-        """Write until the queue is empty or the file refuses."""
-        while self._queue or self._batch or self._connection is None:
+        """Write until nothing waits or the file refuses; then there is time to forget."""
+        if self._write_what_waits():
+            self._tried.set()
+            self._forget()
+            with self._idle:
+                self._idle.notify_all()
+        self._tried.set()
+
+    def _write_what_waits(self) -> bool:
+        while self._has_work():
             while self._queue and len(self._batch) < _BATCH_ROWS:
                 self._batch.append(schema.to_row(self._queue.popleft()))
             if not self._write_batch():
-                return
-        self._forget()
-        with self._idle:
-            self._idle.notify_all()
+                return False
+        return True
+
+    def _has_work(self) -> bool:
+        waits = bool(self._queue or self._batch or len(self._homes) or len(self._changes))
+        return waits or self._connection is None or self._damage is not None
 
     def _write_batch(self) -> bool:
         try:
             if self._connection is None:
                 self._connection = schema.connect(str(self.path), timeout_s=_BUSY_TIMEOUT_S)
                 self.path.chmod(0o600)
-            if self._batch:
-                self._connection.execute("BEGIN IMMEDIATE")
-                self._connection.executemany(schema.INSERT, self._batch)
-                self._connection.execute("COMMIT")
+            if self._damage is not None:
+                damage, self._damage = self._damage, None
+                if not schema.is_sound(self._connection):
+                    raise damage
+            self._commit(self._connection)
         except (sqlite3.Error, schema.LedgerError, OSError) as error:
-            self._complain(error)
-            return False
+            return self._recover(error)
         self.written_rows += len(self._batch)
         self._batch.clear()
+        self._homes.written()
+        self._changes.written()
         if self._trouble is not None:
             log.info("ledger writes again", dropped_rows=self.dropped_rows)
             self._trouble = None
         return True
 
-    def _complain(self, error: Exception) -> None:
-        if self._trouble != str(error):
-            self._trouble = str(error)
-            log.error("ledger cannot write; requests are served all the same", reason=self._trouble)
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        """Write all that waits in one transaction."""
+        homes, changes = self._homes.take(), self._changes.take()
+        if not (self._batch or homes or changes):
+            return
+        kept = [schema.to_home_row(model, *found) for (model, _), found in homes.items() if found is not None]
+        forgotten = [key for key, found in homes.items() if found is None]
+        changed = [schema.to_setting_row(*key, *values) for key, values in changes.items() if values[0] != values[1]]
+        undone = [key for key, values in changes.items() if values[0] == values[1]]
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany(schema.INSERT, self._batch)
+        connection.executemany(schema.FORGET_HOME, forgotten)
+        connection.executemany(schema.SAVE_HOME, kept)
+        connection.executemany(schema.FORGET_SETTING, undone)
+        connection.executemany(schema.SAVE_SETTING, changed)
+        connection.execute("COMMIT")
+
+    def _recover(self, error: Exception) -> bool:
+        """After an error: whether to go on at once, with a new file."""
+        # A connection inside a failed transaction, or on a file that went away, is of no use any more.
+        self._disconnect()
+        if file.is_damage(error):
+            try:
+                aside = file.move_aside(self.path)
+            except (OSError, schema.LedgerError) as failure:
+                error = failure
+            else:
+                log.error(
+                    "ledger file was damaged and moved aside, a new one begins", file=aside.name, reason=str(error)
+                )
+                notice = (
+                    f"The ledger's file was damaged ({error}) and moved aside to {aside}; a new one was begun. "
+                    "Earlier request rows, homes and changed settings are not in it."
+                )
+                self._notice = (notice, time.monotonic() + _NOTICE_S)
+                return True
+        trouble = file.in_words(error, self.path)
+        if self._trouble != trouble:
+            self._trouble = trouble
+            log.error("ledger cannot write; requests are served all the same", file=str(self.path), reason=trouble)
+        return False
+
+    def _disconnect(self) -> None:
         if self._connection is not None:
-            # A connection inside a failed transaction, or on a file that went away: begin anew next time.
-            self._connection.close()
-            self._connection = None
+            connection, self._connection = self._connection, None
+            connection.close()
 
     def _forget(self) -> None:
         """Delete what is older or more than is kept."""
         if time.monotonic() < self._retention_due_s or self._connection is None:
             return
         self._retention_due_s = time.monotonic() + _RETENTION_EVERY_S
-        oldest = time.time() - self._settings.retention_days * 86400
+        now = time.time()
         try:
-            self._connection.execute(schema.FORGET_OLD, (oldest,))
+            self._connection.execute(schema.FORGET_OLD, (now - self._settings.retention_days * 86400,))
             self._connection.execute(schema.FORGET_SURPLUS, (self._settings.max_rows,))
+            self._connection.execute(schema.FORGET_OLD_HOMES, (now - HOME_KEPT_S,))
         except sqlite3.Error as error:
-            self._complain(error)
+            self._recover(error)

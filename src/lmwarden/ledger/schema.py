@@ -1,22 +1,32 @@
-"""The ledger's tables, and how a record becomes a row and back.
+"""The ledger's tables, and how records become rows and back.
 
-One column per field of :class:`~lmwarden.types.RequestRecord`, by the same name, in the same order. The
-schema's number is SQLite's ``user_version``; a file with another number is not touched.
+``requests`` has one column per field of :class:`~lmwarden.types.RequestRecord`, by the same name, in the same order.
+``homes`` has one row per conversation that is at home somewhere: its keyed hash, never an id or a text. ``settings``
+has what an operator changed at run time, with what the configuration file said when he did.
+
+The schema's number is SQLite's ``user_version``. A file of an earlier version is brought up to this one in one
+transaction; a file with any other number is not touched.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import msgspec
 
-from lmwarden.types import Decision, Outcome, RequestRecord
+from lmwarden.types import Decision, Home, Outcome, ReplicaId, RequestRecord
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+EARLIER_VERSIONS = (0, 1)
+"""Those that are brought up: a new file, and one without homes and settings. Each lacks whole tables, nothing else."""
+
 FIELDS = RequestRecord.__struct_fields__
 
-CREATE = """
+CREATE = (
+    """
 CREATE TABLE IF NOT EXISTS requests (
     id INTEGER PRIMARY KEY,
     finished_at REAL NOT NULL, model TEXT NOT NULL, endpoint TEXT NOT NULL, key_name TEXT,
@@ -24,9 +34,24 @@ CREATE TABLE IF NOT EXISTS requests (
     status INTEGER NOT NULL, streamed INTEGER NOT NULL, retried INTEGER NOT NULL, waited_s REAL NOT NULL,
     first_byte_s REAL, duration_s REAL NOT NULL, prompt_tokens INTEGER, cached_tokens INTEGER,
     completion_tokens INTEGER, finish_reason TEXT
-) STRICT;
-CREATE INDEX IF NOT EXISTS requests_by_time ON requests (finished_at);
-"""
+) STRICT
+""",
+    "CREATE INDEX IF NOT EXISTS requests_by_time ON requests (finished_at)",
+    """
+CREATE TABLE IF NOT EXISTS homes (
+    model TEXT NOT NULL, conversation BLOB NOT NULL, replica TEXT NOT NULL, boot_id TEXT NOT NULL,
+    context_tokens INTEGER NOT NULL, last_used REAL NOT NULL,
+    PRIMARY KEY (model, conversation)
+) STRICT, WITHOUT ROWID
+""",
+    """
+CREATE TABLE IF NOT EXISTS settings (
+    model TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, configured TEXT NOT NULL,
+    PRIMARY KEY (model, key)
+) STRICT, WITHOUT ROWID
+""",
+)
+
 MAX_TOKENS = 2**53
 """Counts beyond this are no counts; SQLite would refuse them from 2**63 on."""
 MAX_REASON_CHARACTERS = 40
@@ -37,9 +62,23 @@ RECENT = f"SELECT {', '.join(FIELDS)} FROM requests ORDER BY id DESC LIMIT ?"
 FORGET_OLD = "DELETE FROM requests WHERE finished_at < ?"
 FORGET_SURPLUS = "DELETE FROM requests WHERE id <= (SELECT max(id) FROM requests) - ?"
 
+SAVE_HOME = "INSERT OR REPLACE INTO homes VALUES (?, ?, ?, ?, ?, ?)"
+FORGET_HOME = "DELETE FROM homes WHERE model = ? AND conversation = ?"
+FORGET_OLD_HOMES = "DELETE FROM homes WHERE last_used <= ?"
+HOMES = (
+    "SELECT conversation, replica, boot_id, context_tokens, last_used FROM homes"
+    " WHERE model = ? AND last_used > ? ORDER BY last_used"
+)
+
+SAVE_SETTING = "INSERT OR REPLACE INTO settings VALUES (?, ?, ?, ?)"
+FORGET_SETTING = "DELETE FROM settings WHERE model = ? AND key = ?"
+SETTINGS = "SELECT key, value, configured FROM settings WHERE model = ?"
+
+SettingValue: TypeAlias = bool | int | float | str | None
+
 
 class LedgerError(Exception):
-    """The ledger's file cannot be used. One line for a person."""
+    """The ledger's file cannot be used. Says why, without the file's name and a full stop."""
 
 
 def connect(path: str, *, timeout_s: float) -> sqlite3.Connection:
@@ -47,21 +86,39 @@ def connect(path: str, *, timeout_s: float) -> sqlite3.Connection:
 
     Raises:
         LedgerError: it was written by another version.
-        sqlite3.Error: it cannot be opened, is locked, or is no database.
+        sqlite3.Error: it cannot be opened, is locked, damaged, or no database.
     """
     connection = sqlite3.connect(path, timeout=timeout_s, isolation_level=None)
     try:
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-        if version not in (0, SCHEMA_VERSION):
-            raise LedgerError(f"{path}: has schema {version}, this version writes {SCHEMA_VERSION}")
+        version = version_of(connection)
+        if version not in (*EARLIER_VERSIONS, SCHEMA_VERSION):
+            raise LedgerError(f"it has schema {version}, and this version of LM Warden writes {SCHEMA_VERSION}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        connection.executescript(CREATE)
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        if version != SCHEMA_VERSION:
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in CREATE:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            connection.execute("COMMIT")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def is_sound(connection: sqlite3.Connection) -> bool:
+    """Whether the whole file can be read and fits together; takes seconds for a large one.
+
+    Raises:
+        sqlite3.Error: it is too damaged to tell.
+    """
+    return bool(connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """The file's schema number; 0 for a new file."""
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def to_row(record: RequestRecord) -> tuple[Any, ...]:
@@ -90,3 +147,59 @@ def from_row(row: tuple[Any, ...]) -> RequestRecord:
     values["decision"] = Decision(values["decision"]) if values["decision"] is not None else None
     values["outcome"] = Outcome(values["outcome"])
     return RequestRecord(**values)
+
+
+def to_home_row(model: str, home: Home, wall_offset_s: float) -> tuple[Any, ...]:
+    """A home's values in the order of the columns; ``wall_offset_s`` turns the router's clock into Unix time."""
+    return (
+        model,
+        home.conversation,
+        str(home.replica),
+        home.boot_id,
+        _count(home.context_tokens) or 0,
+        home.last_used + wall_offset_s,
+    )
+
+
+def from_home_rows(rows: Iterable[tuple[Any, ...]], wall_offset_s: float) -> list[Home]:
+    """The homes of rows, on a clock that ``wall_offset_s`` turns into Unix time; a row that is none is left out."""
+    replicas: dict[str, ReplicaId | None] = {}  # few, and there may be 200,000 homes before we can serve
+    homes = []
+    for conversation, replica, boot_id, context_tokens, last_used in rows:
+        if replica not in replicas:
+            replicas[replica] = _replica(replica)
+        where = replicas[replica]
+        if where is not None:
+            homes.append(
+                Home(
+                    conversation=conversation,
+                    replica=where,
+                    boot_id=boot_id,
+                    context_tokens=context_tokens,
+                    last_used=last_used - wall_offset_s,
+                )
+            )
+    return homes
+
+
+def _replica(text: str) -> ReplicaId | None:
+    try:
+        return ReplicaId.parse(text)
+    except ValueError:
+        return None
+
+
+def to_setting_row(model: str, key: str, value: SettingValue, configured: SettingValue) -> tuple[str, str, str, str]:
+    """A changed setting's values in the order of the columns."""
+    return (model, key, json.dumps(value), json.dumps(configured))
+
+
+def from_setting_rows(rows: Iterable[tuple[Any, ...]]) -> dict[str, tuple[SettingValue, SettingValue]]:
+    """Key to value and what the configuration file said; a row that somebody wrote by hand and wrongly is left out."""
+    found = {}
+    for key, value, configured in rows:
+        try:
+            found[key] = (json.loads(value), json.loads(configured))
+        except ValueError:
+            continue
+    return found

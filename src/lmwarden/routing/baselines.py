@@ -43,7 +43,8 @@ class PerRequestRouter(Router):
         self._choose = choose
 
     def _decide(self, request: RoutingRequest, conversation: Conversation | None, now: float) -> Choice | RefuseReason:
-        if not self._settings.affinity or request.pin is not None or not self._fleet.ready:
+        named = request.pin is not None or request.engine is not None
+        if not self._settings.affinity or named or not self._fleet.ready:
             return super()._decide(request, conversation, now)
         replica = self._choose(self._fleet.ready)
         return Choice(Decision.BALANCED, replica.engine, replica, self._decider.threshold, Why.LEAST_LOADED)

@@ -22,6 +22,7 @@ from lmwarden.types import (
     ConversationKey,
     Explanation,
     Home,
+    HomeChanges,
     Outcome,
     ReplicaCapacity,
     ReplicaId,
@@ -44,7 +45,8 @@ class RouterContract(Protocol):
     def failed_before_response(self, ticket: Ticket, now: float) -> Sequence[Action]:
         """The engine could not serve the request, and not one byte reached the client.
 
-        Moves the reservation: one more Dispatch per ticket (to another engine if there is one), then a Refuse.
+        Moves the reservation: one more Dispatch per ticket, then a Refuse. To another engine if there is one, unless
+        the client named a replica or only this engine can serve it.
         """
         ...
 
@@ -65,11 +67,17 @@ class RouterContract(Protocol):
         ...
 
     def observe(self, replica: ReplicaId, sample: ReplicaSample, now: float) -> None:
-        """Take one scrape of a replica. It corrects our own counts and never replaces them."""
+        """Take one scrape of a replica. It corrects our own counts and never replaces them.
+
+        A replica that stalls gets no new conversations while another one is ready, and its own go elsewhere meanwhile.
+        """
         ...
 
     def replica_up(self, replica: ReplicaId, capacity: ReplicaCapacity, boot_id: str, now: float) -> Sequence[Action]:
-        """A replica became ready (first time, again, or with another boot id: then its cache is empty)."""
+        """A replica became ready (first time, again, or with another boot id: then its cache is empty).
+
+        An empty ``boot_id`` says that nothing is known of its run yet, and changes nothing about its homes.
+        """
         ...
 
     def replica_down(self, replica: ReplicaId, now: float) -> Sequence[Action]:
@@ -77,7 +85,12 @@ class RouterContract(Protocol):
         ...
 
     def drain(self, replica: ReplicaId, now: float) -> None:
-        """No new conversation goes there, and its conversations move on their next turn."""
+        """No new conversation goes there, and its conversations move on their next turn.
+
+        Requests in flight there end by themselves, and what names the replica (or only its engine can serve) still
+        goes there. It is idle when ``in_flight`` and ``unrouted_in_flight`` of its view are 0. Holds until ``undrain``,
+        over restarts of the engine too; one that comes back empty then fills gradually.
+        """
         ...
 
     def undrain(self, replica: ReplicaId, now: float) -> None:
@@ -100,8 +113,19 @@ class RouterContract(Protocol):
         """What should survive a restart of the warden."""
         ...
 
+    def take_home_changes(self) -> HomeChanges:
+        """What became of homes since the last call, to be written down; the first time, all of them.
+
+        A home whose engine restarted is not reported for that: its boot id tells.
+        """
+        ...
+
     def restore_homes(self, homes: Iterable[Home], boot_ids: Mapping[ReplicaId, str], now: float) -> int:
-        """Take back homes from before a restart; those whose engine restarted too are dropped. Returns how many."""
+        """Take back homes from before a restart of the warden. Returns how many.
+
+        ``boot_ids`` holds those that are known already, maybe none. Other homes stand under the boot id that they were
+        written with until ``replica_up`` names the engine's run, and are lost if it is another one.
+        """
         ...
 
     def view(self, now: float) -> RouterView:

@@ -14,6 +14,9 @@ came back is dropped when it stops being live.
 What a live conversation adds to its home's sums (see replicas.py) depends on its fields alone; so every change
 of them goes ``detach``, change, ``attach``. ``resume`` and ``end_turn`` are that for the usual case, a turn at home,
 and only touch the sums that change.
+
+Whose home is to be written down again is noted by key alone (``touched``): what became of it is looked up when
+somebody asks (homes.py), so a turn pays for one entry in a set.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ EXPIRE_AT_ONCE = 2000
 
 DORMANT_S = 24 * 3600.0
 """After this long unused a conversation is forgotten."""
+
+MOST_FORGOTTEN = 100_000
+"""Bound of ``touched`` beyond the table's own: whoever does not ask for so long is told everything anew."""
 
 
 Order: TypeAlias = "OrderedDict[ConversationKey, Conversation]"
@@ -144,6 +150,8 @@ class ConversationTable:
         self._dormant: Order = OrderedDict()
         self.next_expiry: float | None = None
         """When ``expire`` has something to do at the earliest; None: nothing is live."""
+        self.touched: set[ConversationKey] | None = None
+        """Bound, used or forgotten since ``homes.take_changes`` was last called; None: all are to be told."""
 
     def __len__(self) -> int:
         return len(self._fresh) + len(self._established) + len(self._dormant)
@@ -201,6 +209,8 @@ class ConversationTable:
             self._established[key] = order.pop(key)
         conversation.live = True
         conversation.last_used = now
+        if self.touched is not None:
+            self.touched.add(key)
         if self.next_expiry is None:
             self.next_expiry = now + self.live_s
 
@@ -229,6 +239,8 @@ class ConversationTable:
         conversation.returns = returns
         conversation.last_used = now
         conversation.order.move_to_end(key)
+        if self.touched is not None:
+            self.touched.add(key)
         if home is None or home.epoch != conversation.epoch or not conversation.live:
             return
         home.resident_tokens += context_tokens - before
@@ -243,6 +255,14 @@ class ConversationTable:
         """Forget one that is not in use."""
         self.detach(conversation)
         del conversation.order[key]
+        self.note(key)
+
+    def note(self, key: ConversationKey) -> None:
+        """Its home moved or was forgotten, or there is none of that key: to be told."""
+        if self.touched is not None:
+            self.touched.add(key)
+            if len(self.touched) > self.max_conversations + MOST_FORGOTTEN:
+                self.touched = None
 
     def expire(self, now: float) -> None:
         """Conversations that went unused for too long stop being live, or are forgotten; so many per call."""
@@ -257,6 +277,7 @@ class ConversationTable:
                 if conversation.in_flight:
                     order.move_to_end(key)
                     conversation.last_used = now
+                    self.note(key)
                     continue
                 self.detach(conversation)
                 conversation.live = False
@@ -264,6 +285,8 @@ class ConversationTable:
                 if order is self._established:
                     conversation.order = self._dormant
                     self._dormant[key] = conversation
+                else:
+                    self.note(key)
         oldest = [next(iter(order.values())).last_used for order in (self._fresh, self._established) if order]
         self.next_expiry = min(oldest) + self.live_s if oldest else None
 
@@ -283,7 +306,6 @@ class ConversationTable:
                 if conversation.in_flight:
                     order.move_to_end(key)  # in use, so it is not the oldest
                     continue
-                self.detach(conversation)
-                del order[key]
+                self.remove(key, conversation)
                 return True
         return False

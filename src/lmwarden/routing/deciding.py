@@ -2,11 +2,13 @@
 
 First match:
 
-1.  the client named a replica: obeyed, ``client_pinned``; binds nothing;
+1.  the client named a replica: obeyed, ``client_pinned``; binds nothing. Likewise where it named an engine by the
+    response that it continues, which no other engine knows: its home if that is there, ``sticky``, else least loaded;
 2.  affinity is off, or the endpoint ignores a rank and the model has a multi-rank engine: ``unrouted``;
 3.  no conversation, or an auxiliary call: least loaded, ``balanced``; binds nothing;
-4.  known, home alive: ``sticky``, or ``spilled`` (spill.py);
-5.  known, home lost or draining: placed anew, ``rehomed``;
+4.  known, home alive, or restored and not heard of yet: ``sticky``, or ``spilled`` (spill.py);
+5.  known, home lost or draining: placed anew, ``rehomed``; where its last turn went, if that is another replica and
+    has room;
 6.  unknown: ``placed`` (placement.py), beside its kin if there is room: a subagent where its last sibling started;
     a fork (its first request carries answers already) where the conversation with the same opening is at home. A new
     conversation that merely begins with the same words is no fork: a hundred of them would share one replica.
@@ -23,7 +25,7 @@ from lmwarden.routing.engine_balancer import BalancerVersion, EngineBalancer, Ra
 from lmwarden.routing.explain import Choice, Why
 from lmwarden.routing.placement import compare, rendezvous
 from lmwarden.routing.replicas import SAMPLE_FRESH_S, Engine, Fleet, Replica
-from lmwarden.routing.spill import spill_target
+from lmwarden.routing.spill import second_home, spill_target, stand_in
 from lmwarden.types import (
     Decision,
     RefuseReason,
@@ -99,6 +101,8 @@ class Decider:
         rank_ignored = self._has_ranks and not request.pinnable
         if request.pin is not None:
             return self._pinned(request.pin, rank_ignored)
+        if request.engine is not None:
+            return self._at_engine(request.engine, request, conversation, rank_ignored, now)
         if not self._fleet.ready:
             return RefuseReason.NO_REPLICA
         if not self.settings.affinity or rank_ignored:
@@ -109,7 +113,7 @@ class Decider:
             return self._place(request, Decision.PLACED, self._fleet.usable(now), None, now)
         home = conversation.home
         if home.epoch != conversation.epoch or not home.is_ready:
-            return self._place(request, Decision.REHOMED, self._fleet.usable(now), home, now)
+            return self._away_from_home(request, conversation, home, now)
         target, why, compared = spill_target(conversation, home, self.threshold, self._fleet, now)
         if target is None:
             return Choice(_STICKY, home.engine, home, self.threshold, why, home)
@@ -118,7 +122,7 @@ class Decider:
     def decide_again(
         self, request: RoutingRequest, conversation: Conversation | None, failed: Choice, now: float
     ) -> Choice | RefuseReason:
-        """After a failure: another engine if there is one, else the same place once more.
+        """After a failure: another engine if there is one and it may serve, else the same place once more.
 
         Args:
             request: The request.
@@ -126,8 +130,11 @@ class Decider:
             failed: The choice that failed.
             now: Seconds.
         """
-        if failed.decision is Decision.CLIENT_PINNED:
-            return failed if failed.replica is None or failed.replica.up else RefuseReason.PINNED_REPLICA_DOWN
+        if request.pin is not None or request.engine is not None:
+            there = failed.engine.replicas if failed.replica is None else (failed.replica,)
+            if any(replica.up for replica in there):
+                return failed
+            return RefuseReason.RESPONSE_LOST if request.pin is None else RefuseReason.PINNED_REPLICA_DOWN
         if not self._fleet.ready:
             return RefuseReason.NO_REPLICA
         if failed.decision is Decision.UNROUTED:
@@ -151,6 +158,38 @@ class Decider:
         if rank_ignored and replica.engine.ranks > 1:
             return Choice(Decision.UNROUTED, replica.engine, None, self.threshold, Why.RANK_IGNORED)
         return Choice(Decision.CLIENT_PINNED, replica.engine, replica, self.threshold, Why.NAMED)
+
+    def _at_engine(
+        self, name: str, request: RoutingRequest, conversation: Conversation | None, rank_ignored: bool, now: float
+    ) -> Choice | RefuseReason:
+        """On an engine that alone can serve: also one that is being drained or is suspect."""
+        engine = self._fleet.engines.get(name)
+        up = () if engine is None else tuple(replica for replica in engine.replicas if replica.up)
+        if engine is None or not up:
+            return RefuseReason.RESPONSE_LOST
+        affinity = self.settings.affinity
+        if engine.ranks > 1 and (rank_ignored or not affinity):
+            why = Why.RANK_IGNORED if affinity else Why.AFFINITY_OFF
+            return Choice(Decision.UNROUTED, engine, None, self.threshold, why)
+        if affinity and conversation is not None and not request.auxiliary:
+            home = conversation.home
+            if home in up and conversation.has_home:
+                return Choice(_STICKY, engine, home, self.threshold, Why.RESPONSE, home)
+        candidates = tuple(replica for replica in self._fleet.usable(now) if replica in up) or up
+        compared = compare(candidates, self._fleet, now)
+        return Choice(Decision.CLIENT_PINNED, engine, compared.least, self.threshold, Why.RESPONSE, compared=compared)
+
+    def _away_from_home(self, request: RoutingRequest, conversation: Conversation, home: Replica, now: float) -> Choice:
+        """Its home takes no turns: for once where that may end soon, else it gets another home."""
+        others = self._fleet.usable(now)
+        if now < home.awaited_until and not home.draining:
+            target, compared = stand_in(conversation, home, self.threshold, others, self._fleet, now)
+            return Choice(Decision.SPILLED, target.engine, target, self.threshold, Why.AWAITED, home, compared)
+        if conversation.spilled and self.settings.placement != "hash":
+            second = second_home(conversation, self.threshold, others)
+            if second is not None:
+                return Choice(Decision.REHOMED, second.engine, second, self.threshold, Why.LAST_TURN, home)
+        return self._place(request, Decision.REHOMED, others, home, now)
 
     def _place(
         self,

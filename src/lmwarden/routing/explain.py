@@ -24,6 +24,10 @@ class Why(StrEnum):
     ABOVE = "above the threshold"
     NOT_YET_BACK = "not yet down to the level at which it returns"
     SUSPECT = "its home had just failed"
+    STALLED = "its home makes no progress"
+    AWAITED = "its home was not heard of yet since the warden started"
+    LAST_TURN = "where its last turn went"
+    RESPONSE = "its engine keeps the response that it continues"
     AFFINITY_OFF = "affinity is off"
     RANK_IGNORED = "this endpoint ignores a rank"
 
@@ -96,6 +100,10 @@ def _reason(choice: Choice) -> str:
     replica, home, threshold = _name(choice.replica), _name(choice.home), choice.threshold
     at_home = f"Its home {home} had {choice.home_in_flight} in flight"
     match choice.decision:
+        case Decision.CLIENT_PINNED if choice.why is Why.RESPONSE:
+            return f"It continues a response that only {choice.engine.name} keeps: {replica}."
+        case Decision.STICKY if choice.why is Why.RESPONSE:
+            return f"It continues a response that only {choice.engine.name} keeps, where its home {home} is."
         case Decision.CLIENT_PINNED:
             return f"The client named {replica}."
         case Decision.UNROUTED:
@@ -111,6 +119,10 @@ def _reason(choice: Choice) -> str:
             return f"{at_home}, above the spill threshold {threshold}; {replica} took this turn."
         case Decision.SPILLED if choice.why is Why.NOT_YET_BACK:
             return f"{at_home}, not yet well below the spill threshold {threshold}; {replica} took this turn."
+        case Decision.SPILLED if choice.why is Why.STALLED:
+            return f"Its home {home} has work and makes no progress; {replica} took this turn."
+        case Decision.SPILLED if choice.why is Why.AWAITED:
+            return f"Its home {home} was not heard of yet since the warden started; {replica} took this turn."
         case Decision.SPILLED:
             return f"Its home {home} had just failed; {replica} took this turn."
         case Decision.REHOMED:
@@ -127,6 +139,7 @@ def _placed(choice: Choice) -> str:
     compared, replica = choice.compared, choice.replica
     if compared is None or replica is None:
         return f"{_name(replica)}, {choice.why}"
-    return (
-        f"{choice.why}, {_name(replica)} with a score of {compared.score_of(replica):.2f} among {len(compared.scored)}"
-    )
+    stalled = [str(other.id) for other in compared.stalled if compared.score_of(other) is None]
+    left_out = f" (without {', '.join(stalled)}: work there and no progress)" if stalled else ""
+    score = f"with a score of {compared.score_of(replica):.2f} among {len(compared.scored)}"
+    return f"{choice.why}, {_name(replica)} {score}{left_out}"

@@ -59,6 +59,8 @@ class Comparison(NamedTuple):
     weights: Weights
     kv_known: bool
     held_known: bool
+    stalled: tuple[Replica, ...]
+    """Ready replicas that make no progress: no candidates, unless there were no others."""
 
     @property
     def least(self) -> Replica:
@@ -102,7 +104,8 @@ def compare(candidates: Sequence[Replica], fleet: Fleet, now: float) -> Comparis
     """Score every candidate (at least one); see the sum at the top of this module."""
     fleet.refresh(now)
     decay = fleet.decay(now)
-    mean_live = fleet.live_conversations / len(fleet.ready)
+    live = fleet.live_conversations
+    mean_live = live / len(fleet.ready) if live else 0.0
     live_each = fleet.weights.live / mean_live if mean_live else 0.0
     # ``standing`` and ``decaying`` are kept up to date by the fleet: this runs over all replicas on the hot path.
     scored: list[Scored] = [
@@ -119,16 +122,19 @@ def compare(candidates: Sequence[Replica], fleet: Fleet, now: float) -> Comparis
         )
         for replica in candidates
     ]
-    return Comparison(scored, decay, mean_live, fleet.weights, fleet.kv_known, fleet.held_known)
+    return Comparison(scored, decay, mean_live, fleet.weights, fleet.kv_known, fleet.held_known, fleet.stalled(now))
 
 
 def handicap(replica: Replica, fleet: Fleet, now: float) -> float:
-    """How much less than the average of the others a ready replica scores: what a ramp must make up for at first."""
+    """How much less than the average of the others a ready replica *holds*: what a ramp must make up for at first.
+
+    In flight is left out. It needs no ramp, because it rises with each request that goes there, and a difference
+    in the moment of a burst would keep the replica idle for a minute after that burst is over.
+    """
     if replica not in fleet.ready or len(fleet.ready) == 1:
         return 0.0
-    comparison = compare(fleet.ready, fleet, now)
-    own = comparison.score_of(replica) or 0.0
-    total = sum(scored[0] for scored in comparison.scored)
+    holds = {scored[-1]: scored[0] - scored[3] for scored in compare(fleet.ready, fleet, now).scored}
+    own, total = holds[replica], sum(holds.values())
     return max(0.0, (total - own) / (len(fleet.ready) - 1) - own)
 
 

@@ -40,6 +40,10 @@ RAMP_S = 60.0
 RAMP_STEP_S = 0.5
 """How often a ramp is brought up to date."""
 
+AWAITED_S = 30.0
+"""For so long after a restart of the warden a replica that conversations came from may stay unheard of: their turns go
+elsewhere without moving them. An engine that outlived the warden answers sooner; one that starts anew is empty."""
+
 SUSPECT_FIRST_S = 2.0
 SUSPECT_MAX_S = 60.0
 """A replica that failed gets no new conversation for this long, doubling with each failure in a row."""
@@ -80,6 +84,7 @@ class Replica:
     """One replica's counts. Only the router changes them."""
 
     __slots__ = (
+        "awaited_until",
         "boot_id",
         "capacity",
         "conversations",
@@ -102,6 +107,7 @@ class Replica:
         "resident_tokens",
         "sample",
         "stale",
+        "stalled_until",
         "standing",
         "suspect_until",
         "up",
@@ -118,7 +124,9 @@ class Replica:
         self.is_ready = False
         """Up and not draining: takes new conversations. ``Fleet.changed`` keeps it."""
         self.boot_id = ""
-        """One run of the engine; another one means an empty cache."""
+        """One run of the engine; another one means an empty cache. Empty: not known."""
+        self.awaited_until = -math.inf
+        """Homes were restored here, and until then it may come up as the run that held them."""
         self.epoch = 0
         """Counts the boot ids; a conversation remembers the one it was homed under."""
         self.capacity = ReplicaCapacity()
@@ -144,6 +152,8 @@ class Replica:
         self.suspect_until = -math.inf
         self.failures = 0
         """Failures in a row."""
+        self.stalled_until = -math.inf
+        """So long its last scrape, which saw work there and no progress, is believed."""
         self.stale = False
         """The next two must be derived anew."""
         self.standing = 0.0
@@ -164,8 +174,8 @@ class Replica:
         return ReplicaState.STARTING if self.up is None else ReplicaState.DOWN
 
     def is_suspect(self, now: float) -> bool:
-        """Whether it failed or stayed silent a moment ago."""
-        return now < self.suspect_until
+        """Whether it failed or stayed silent a moment ago, or makes no progress."""
+        return now < self.suspect_until or now < self.stalled_until
 
     def sampled(self, sample: ReplicaSample) -> None:
         """Take a scrape, unless a later one is known."""
@@ -176,6 +186,7 @@ class Replica:
         known = kv_used is not None and 0.0 <= kv_used <= 1.0  # a NaN is neither
         self.kv_used_ratio = kv_used if known and kv_used is not None else 0.0
         self.kv_fresh_until = sample.taken_at + SAMPLE_FRESH_S if known else -math.inf
+        self.stalled_until = sample.taken_at + SAMPLE_FRESH_S if sample.stalled else -math.inf
 
     def failed(self, now: float, *, certain: bool) -> None:
         """Note a failure. While it is suspect, more of them are one burst.
@@ -185,7 +196,7 @@ class Replica:
             certain: It could not be reached or stayed silent. Otherwise an answer went wrong, which may have been the
                 request's own fault: that makes it suspect only from the second in a row on.
         """
-        if self.is_suspect(now):
+        if now < self.suspect_until:
             return
         self.failures += 1
         steps = self.failures - 1 if certain else self.failures - 2
@@ -228,6 +239,7 @@ class Fleet:
         self._assignments = 0
         self._decay_from = 0.0
         self._suspect_until = -math.inf
+        """Until then at the latest one of them is suspect, for whatever reason."""
         self._refresh_at = -math.inf
         """When the derived parts of the placement sum must be derived anew."""
         order = random.Random(seed)
@@ -260,6 +272,7 @@ class Fleet:
     def sampled(self, replica: Replica, sample: ReplicaSample, now: float) -> None:
         """A new scrape arrived."""
         replica.sampled(sample)
+        self._suspect_until = max(self._suspect_until, replica.stalled_until)
         if self.kv_known and replica.kv_fresh_until >= now:
             self._outdate(replica)
         else:
@@ -321,6 +334,12 @@ class Fleet:
         if now < self._suspect_until:
             return tuple(replica for replica in ready if not replica.is_suspect(now)) or ready
         return ready
+
+    def stalled(self, now: float) -> tuple[Replica, ...]:
+        """Ready replicas that make no progress."""
+        if now < self._suspect_until:
+            return tuple(replica for replica in self.ready if now < replica.stalled_until)
+        return ()
 
     def cache_lost(self, replica: Replica) -> None:
         """Its cache is empty: no conversation is at home there any more."""

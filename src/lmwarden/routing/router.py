@@ -9,6 +9,7 @@ It holds the open tickets and the counts; what is decided, and why, is in decidi
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -18,7 +19,7 @@ from lmwarden.routing.conversations import Conversation, ConversationTable
 from lmwarden.routing.deciding import Decider
 from lmwarden.routing.engine_balancer import BalancerVersion
 from lmwarden.routing.explain import Choice, explanation
-from lmwarden.routing.homes import export_homes, restore_homes
+from lmwarden.routing.homes import export_homes, restore_homes, take_changes
 from lmwarden.routing.placement import handicap
 from lmwarden.routing.replicas import DEFAULT_WEIGHTS, Fleet, Replica, Weights
 from lmwarden.routing.view import replica_view
@@ -29,6 +30,7 @@ from lmwarden.types import (
     Dispatch,
     Explanation,
     Home,
+    HomeChanges,
     Outcome,
     Refuse,
     RefuseReason,
@@ -142,6 +144,8 @@ class Router:
             self._table.detach(entry.conversation)
             self._bind(entry, entry.conversation)
             self._table.attach(entry.conversation)
+            assert entry.key is not None
+            self._table.note(entry.key)
         self._reserve(entry)
         return (Dispatch(ticket, choice.replica_id, choice.engine.name, choice.decision),)
 
@@ -193,7 +197,9 @@ class Router:
             KeyError: the model has no such replica.
         """
         state = self._fleet[replica]
-        if boot_id != state.boot_id:
+        if boot_id:
+            state.awaited_until = -math.inf
+        if boot_id not in ("", state.boot_id):
             if state.boot_id:
                 self._fleet.cache_lost(state)
             state.boot_id = boot_id
@@ -253,6 +259,10 @@ class Router:
     def export_homes(self) -> list[Home]:
         """See ``RouterContract``."""
         return export_homes(self._table)
+
+    def take_home_changes(self) -> HomeChanges:
+        """See ``RouterContract`` and ``homes.take_changes``."""
+        return take_changes(self._table)
 
     def restore_homes(self, homes: Iterable[Home], boot_ids: Mapping[ReplicaId, str], now: float) -> int:
         """See ``RouterContract`` and ``homes.restore_homes``."""

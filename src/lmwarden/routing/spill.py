@@ -9,7 +9,9 @@ two caches and not all of them. It goes back with hysteresis: a conversation who
 when its home has come down to three quarters of the threshold, so that it does not swing at the edge. In between it
 goes to its second home or to its home, never to a third cache.
 
-A home that failed or stayed silent a moment ago (*suspect*) is left too, until the suspicion is over.
+A home that failed or stayed silent a moment ago, or that has work and makes no progress (*suspect*), is left too, until
+the suspicion is over. So is, for a while after a restart of the warden, a home that was not heard of yet: it may come
+up with its cache, and whoever was moved would not come back.
 
 Worked example, threshold 8, home e0/1:
 
@@ -42,12 +44,12 @@ def spill_target(
     conversation: Conversation, home: Replica, threshold: int, fleet: Fleet, now: float
 ) -> tuple[Replica | None, Why, Comparison | None]:
     """Where the turn goes instead of home (None: it stays), why, and what was compared."""
-    suspect = now < home.suspect_until
+    suspect = now < home.suspect_until or now < home.stalled_until
     above = home.in_flight > threshold
     if not suspect and not above:
         if not conversation.spilled or home.in_flight <= return_level(threshold):
             return None, _NOT_ABOVE, None
-        second = _second_home(conversation, home, threshold, fleet.usable(now))
+        second = _better_second_home(conversation, home, threshold, fleet.usable(now))
         return (None, _NOT_ABOVE, None) if second is None else (second, Why.NOT_YET_BACK, None)
     others = [
         replica
@@ -56,25 +58,40 @@ def spill_target(
     ]
     if not others:
         return None, Why.NO_OTHER, None
-    why = Why.ABOVE if above else Why.SUSPECT
-    second = _second_home(conversation, home, threshold, others)
+    why = Why.ABOVE if above else Why.SUSPECT if now < home.suspect_until else Why.STALLED
+    target, compared = stand_in(conversation, home, threshold, others, fleet, now)
+    return target, why, compared
+
+
+def stand_in(
+    conversation: Conversation, home: Replica, threshold: int, others: Sequence[Replica], fleet: Fleet, now: float
+) -> tuple[Replica, Comparison | None]:
+    """Who of ``others`` (at least one, the home not among them) takes a turn of the home's, and what was compared."""
+    second = _better_second_home(conversation, home, threshold, others)
     if second is not None:
-        return second, why, None
+        return second, None
     compared = compare(others, fleet, now)
-    return compared.least, why, compared
+    return compared.least, compared
 
 
-def _second_home(
-    conversation: Conversation, home: Replica, threshold: int, candidates: Sequence[Replica]
-) -> Replica | None:
-    """The second home if its cache is still the one that was warmed and it is no worse off than the home."""
+def second_home(conversation: Conversation, threshold: int, candidates: Sequence[Replica]) -> Replica | None:
+    """The second home, if it is a candidate, not above the threshold, and its cache is the one that was warmed."""
     second = conversation.second
     if (
         second is not None
         and second.epoch == conversation.second_epoch
         and second.in_flight <= threshold
-        and (second.in_flight < home.in_flight or home not in candidates)
         and second in candidates
     ):
+        return second
+    return None
+
+
+def _better_second_home(
+    conversation: Conversation, home: Replica, threshold: int, candidates: Sequence[Replica]
+) -> Replica | None:
+    """The second home if it is also no worse off than the home."""
+    second = second_home(conversation, threshold, candidates)
+    if second is not None and (second.in_flight < home.in_flight or home not in candidates):
         return second
     return None

@@ -23,4 +23,5 @@ def replica_view(replica: Replica, now: float) -> ReplicaView:
         capacity=replica.capacity,
         sample=replica.sample,
         suspect=replica.is_suspect(now),
+        unrouted_in_flight=replica.engine.unrouted_in_flight,
     )

@@ -1,0 +1,109 @@
+"""The tables: a file of the first version is brought up, rows come back as they went in."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.ledger.samples import LIMIT_S, changed, home, record, settings
+
+from lmwarden.ledger import schema
+from lmwarden.ledger.ledger import FILE, Ledger
+from lmwarden.types import RequestRecord
+
+VERSION_1 = """
+CREATE TABLE IF NOT EXISTS requests (
+    id INTEGER PRIMARY KEY,
+    finished_at REAL NOT NULL, model TEXT NOT NULL, endpoint TEXT NOT NULL, key_name TEXT,
+    conversation TEXT, derived INTEGER NOT NULL, decision TEXT, replica TEXT, outcome TEXT NOT NULL,
+    status INTEGER NOT NULL, streamed INTEGER NOT NULL, retried INTEGER NOT NULL, waited_s REAL NOT NULL,
+    first_byte_s REAL, duration_s REAL NOT NULL, prompt_tokens INTEGER, cached_tokens INTEGER,
+    completion_tokens INTEGER, finish_reason TEXT
+) STRICT;
+CREATE INDEX IF NOT EXISTS requests_by_time ON requests (finished_at);
+"""
+"""As version 1 wrote it."""
+
+
+def old_file(path: Path, kept: RequestRecord) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.executescript(VERSION_1)
+    connection.execute("PRAGMA user_version = 1")
+    connection.execute(schema.INSERT, schema.to_row(kept))
+    connection.commit()
+    connection.close()
+
+
+def version(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    try:
+        return schema.version_of(connection)
+    finally:
+        connection.close()
+
+
+def test_a_file_of_version_1_is_brought_up_and_keeps_its_rows(tmp_path: Path) -> None:
+    kept = record(status=418)
+    old_file(tmp_path / FILE, kept)
+    ledger = Ledger(tmp_path, settings())
+    ledger.start()
+    assert ledger.trouble is None
+    assert ledger.load_homes("m", 0.0) == []
+    ledger.save_homes("m", changed(home(1)), 100.0, time.time())
+    assert ledger.flush(LIMIT_S)
+    assert ledger.recent() == [kept]
+    assert len(ledger.load_homes("m", 100.0)) == 1
+    ledger.stop()
+    assert version(tmp_path / FILE) == schema.SCHEMA_VERSION == 2
+
+
+def test_the_change_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / FILE
+    old_file(path, record())
+    monkeypatch.setattr(schema, "CREATE", (*schema.CREATE, "CREATE nonsense"))
+    with pytest.raises(sqlite3.OperationalError, match="syntax error"):
+        schema.connect(str(path), timeout_s=1.0)
+    assert version(path) == 1
+    connection = sqlite3.connect(path)
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    connection.close()
+    assert tables == {"requests"}
+
+
+@pytest.mark.parametrize("other", [3, 99, -1])
+def test_another_version_is_not_touched(tmp_path: Path, other: int) -> None:
+    path = tmp_path / FILE
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {other}")
+    connection.commit()
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(schema.LedgerError, match=f"schema {other}, and this version of LM Warden writes 2"):
+        schema.connect(str(path), timeout_s=1.0)
+    assert path.read_bytes() == before
+
+
+def test_opened_again_nothing_is_written(tmp_path: Path) -> None:
+    path = tmp_path / FILE
+    schema.connect(str(path), timeout_s=1.0).close()
+    before = path.read_bytes()
+    schema.connect(str(path), timeout_s=1.0).close()
+    assert path.read_bytes() == before
+
+
+@given(st.integers() | st.none(), st.text(max_size=80))
+def test_whatever_an_engine_reports_the_writer_lives(tokens: int | None, reason: str) -> None:
+    row = schema.to_row(
+        record(prompt_tokens=tokens, cached_tokens=tokens, completion_tokens=tokens, finish_reason=reason)
+    )
+    connection = sqlite3.connect(":memory:")
+    for statement in schema.CREATE:
+        connection.execute(statement)
+    connection.execute(schema.INSERT, row)
+    connection.execute(schema.SAVE_HOME, schema.to_home_row("m", home(1, context_tokens=tokens or 0), 0.0))
+    connection.close()
