@@ -13,6 +13,7 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 
 CHAT = {
@@ -76,6 +77,8 @@ class Peer:
 
     def reset(self) -> None:
         """Close with a TCP reset."""
+        if self._writer.transport.is_closing():
+            return
         sock = self._writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
@@ -166,6 +169,7 @@ class StubEngine:
         self.arrived = asyncio.Event()
         """Set at each request; clear it to wait for the next."""
         self._server: asyncio.Server | None = None
+        self._stops = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> StubEngine:
@@ -184,14 +188,20 @@ class StubEngine:
 
     async def listen(self, port: int) -> None:
         """Listen (again)."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=64 * 1024 * 1024)
+        serve = partial(self._serve, self._stops)
+        self._server = await asyncio.start_server(serve, "127.0.0.1", port, limit=64 * 1024 * 1024)
         self._port = int(self._server.sockets[0].getsockname()[1])
 
-    async def stop(self) -> None:
-        """Refuse connections and cut the open ones."""
+    def refuse(self) -> None:
+        """Refuse connections and keep the open ones."""
         if self._server is not None:
             self._server.close()
             self._server = None
+
+    async def stop(self) -> None:
+        """Refuse connections and cut the open ones."""
+        self.refuse()
+        self._stops += 1
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -203,7 +213,10 @@ class StubEngine:
             await asyncio.wait_for(self.arrived.wait(), 5)
         return self.seen
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, stops: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if stops != self._stops:  # taken in the very turn of the stop
+            writer.close()
+            return
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -219,6 +232,9 @@ class StubEngine:
                 await act(Peer(reader, writer), seen)
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass  # cancelled only by stop()
+        except RuntimeError as error:  # uvloop's word for a write to a peer that has just left
+            if "handler is closed" not in str(error):
+                raise
         finally:
             if seen is not None:
                 seen.dropped.set()

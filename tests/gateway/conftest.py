@@ -26,6 +26,7 @@ from lmwarden.types import (
     Dispatch,
     EngineEndpoint,
     Home,
+    HomeChanges,
     KeyIdentity,
     Outcome,
     Refuse,
@@ -71,6 +72,8 @@ class ScriptedRouter:
         self.at_tick: list[Action] = []
 
     def _first(self, request: RoutingRequest) -> ReplicaId:
+        if request.engine is not None:
+            return ReplicaId(request.engine, 0)
         return request.pin if request.pin is not None else self.replicas[0]
 
     def offer(self, request: RoutingRequest, now: float) -> tuple[Ticket, Sequence[Action]]:
@@ -156,6 +159,9 @@ class ScriptedRouter:
 
     def export_homes(self) -> Sequence[Home]:
         return ()
+
+    def take_home_changes(self) -> HomeChanges:
+        return HomeChanges([], [])
 
     def restore_homes(self, homes: Iterable[Home], boot_ids: Mapping[ReplicaId, str], now: float) -> int:
         return 0
@@ -357,20 +363,21 @@ def make_scene() -> SceneMaker:
         engine_model: str = "m",
         aliases: Sequence[str] = (),
         tls: ssl.SSLContext | None = None,
+        ports: Sequence[int] = (),
         **settings: Any,
     ) -> AsyncIterator[Scene]:
         async with AsyncExitStack() as stack:
-            stubs = [await stack.enter_async_context(StubEngine()) for _ in range(engines)]
+            stubs = [await stack.enter_async_context(StubEngine()) for _ in range(0 if ports else engines)]
             endpoints = {
                 f"e{number}": EngineEndpoint(
                     engine=f"e{number}",
                     host="127.0.0.1",
-                    port=stub.port,
+                    port=port,
                     ranks=ranks,
                     model=engine_model,
                     api_key="engine-key",
                 )
-                for number, stub in enumerate(stubs)
+                for number, port in enumerate(ports or [stub.port for stub in stubs])
             }
             router = ScriptedRouter(dict.fromkeys(endpoints, ranks))
             rows = Rows()

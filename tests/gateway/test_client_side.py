@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 
 import pytest
 from tests.gateway.conftest import KEY, SceneMaker, chat, post
@@ -300,6 +302,17 @@ OWN = ["127.0.0.1", "127.0.0.1:8080", "localhost:8080", "LocalHost", "[::1]:8080
         *((host, f"http://{host}", True) for host in OWN),
         *((host, None, True) for host in [*OWN, "evil.example", "warden:8080"]),
         *((host, f"http://{host}", False) for host in ["evil.example:8080", "localhost.evil.example", "127.0.0.1.nip"]),
+        *(
+            (host, f"http://{host}", False)
+            for host in [
+                "[::1]evil.test",
+                "[::1].evil.test:80",
+                "[::1",
+                "127.0.0.1:80.evil.test",
+                "localhost:80:80",
+                "x[::1]",
+            ]
+        ),
         *((host, "http://evil.example", False) for host in OWN),
         *(("localhost:8080", origin, False) for origin in ["null", "http://localhost:3000", "http://localhost", ""]),
         ("evil.example@127.0.0.1", "http://evil.example@127.0.0.1", False),
@@ -363,6 +376,42 @@ async def test_bodies_wait_for_room_and_go_on(make_scene: SceneMaker) -> None:
         first.leave()
         assert (await second.response()).status == 200
         await sending
+
+
+@pytest.mark.parametrize("how", ["close", "half", "reset"])
+@pytest.mark.parametrize("paused", ["for the budget", "for its queue"])
+async def test_a_client_that_leaves_while_it_is_not_read_from_is_noticed(
+    make_scene: SceneMaker, how: str, paused: str
+) -> None:
+    async with make_scene(max_buffered_bytes=400_000, buffer_wait_s=3600, sweep_s=0.02, max_pipelined=2) as scene:
+        scene.engine.default = silence()
+        first = await scene.connect()
+        await first.send(post("/v1/chat/completions", BODY % (b"a" * 390_000)))
+        await scene.engine.requests(1)
+        client = first
+        if paused == "for the budget":
+            client = await scene.connect()
+            sending = asyncio.create_task(client.send(post("/v1/chat/completions", BODY % (b"b" * 100_000))))
+        else:
+            sending = asyncio.create_task(client.send(post("/v1/messages", chat()) * 9))
+        while not any(other.paused_for_budget or other._paused_for_queue for other in scene.gateway.connections):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await sending
+        if how == "half":
+            client._writer.write_eof()
+        elif how == "reset":
+            sock = client._writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client._writer.transport.abort()
+        else:
+            client.leave()
+        for _ in range(200):
+            if len(scene.gateway.connections) == (1 if paused == "for the budget" else 0):
+                break
+            await asyncio.sleep(0.01)
+        else:
+            raise AssertionError("not noticed")
+        first.leave()
 
 
 async def test_bodies_that_find_no_room_get_503(make_scene: SceneMaker) -> None:

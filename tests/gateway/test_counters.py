@@ -43,3 +43,12 @@ def test_buckets_hold_their_upper_bound() -> None:
     assert len(counts) == len(TIME_TO_FIRST_BYTE_BOUNDS_S) + 1
     assert (counts[0], counts[1], counts[-2], counts[-1]) == (2, 1, 1, 1)
     assert snapshot(counters).first_byte_sum_s == sum((0.0, 0.05, 0.0501, 240.0, 241.0))
+
+
+def test_generations_by_how_their_conversation_was_recognised() -> None:
+    counters = ModelCounters()
+    for conversation, derived, times in ((b"c", False, 3), (b"c", True, 2), (None, False, 1)):
+        for _ in range(times):
+            counters.identified(conversation, derived)
+    view = snapshot(counters)
+    assert (view.identity_sent, view.identity_derived, view.identity_none) == (3, 2, 1)

@@ -131,14 +131,15 @@ async def test_all_engines_dead_is_503_in_the_envelope(make_scene: SceneMaker) -
 async def test_a_503_head_goes_elsewhere_once(make_scene: SceneMaker) -> None:
     async with make_scene(engines=2) as scene:
         scene.router.retry_at = ReplicaId("e1", 0)
-        busy = whole({"error": "starting"}, 503)
+        busy = whole({"error": "starting"}, 503, "Retry-After: 9")
         scene.engines[0].script.append(busy)
         response = await scene.ask(post("/v1/chat/completions", chat()))
         assert (response.status, response.json()) == (200, CHAT)
         scene.engines[0].script.append(busy)
         scene.engines[1].script.append(busy)
         response = await scene.ask(post("/v1/chat/completions", chat()))
-        assert response.status == 503
+        assert (response.status, response.json()) == (503, {"error": "starting"})
+        assert response.header("Retry-After") == "9", "the engine's own"
         assert (len(scene.engines[0].seen), len(scene.engines[1].seen)) == (2, 2)
 
 
@@ -167,7 +168,7 @@ async def test_a_pooled_connection_that_closed_is_replaced_at_the_same_replica(m
 
 
 async def test_a_fresh_connection_that_closes_is_502_and_not_sent_again(make_scene: SceneMaker) -> None:
-    async with make_scene(engines=2) as scene:
+    async with make_scene(engines=2, verdict_s=0.05, sweep_s=0.02) as scene:
         scene.router.retry_at = ReplicaId("e1", 0)
         scene.engine.script.append(raw(b"", then="close"))
         response = await scene.ask(post("/v1/messages", chat()))
@@ -177,7 +178,7 @@ async def test_a_fresh_connection_that_closes_is_502_and_not_sent_again(make_sce
 
 
 async def test_a_pooled_connection_that_breaks_in_the_head_is_not_sent_again(make_scene: SceneMaker) -> None:
-    async with make_scene() as scene:
+    async with make_scene(verdict_s=0.05, sweep_s=0.02) as scene:
         await scene.ask(post("/v1/chat/completions", chat()))
         scene.engine.script.append(raw(b"HTTP/1.1 200 OK\r\nConten", then="close"))
         assert (await scene.ask(post("/v1/chat/completions", chat()))).status == 502
@@ -283,18 +284,23 @@ _CUTS: dict[str, Act] = {
 }
 
 
+def in_two(first: bytes, go_on: asyncio.Event, rest: Act) -> Act:
+    """Begin a stream, and go on with it when told."""
+
+    async def act(peer: Peer, seen: Seen) -> None:
+        await peer.send(STREAM_HEAD + first)
+        await go_on.wait()
+        await rest(peer, seen)
+
+    return act
+
+
 @pytest.mark.parametrize("name", _CUTS)
 async def test_a_broken_stream_never_looks_finished(make_scene: SceneMaker, name: str) -> None:
     async with make_scene(engines=2) as scene:
         scene.router.retry_at = ReplicaId("e1", 0)
         go_on = asyncio.Event()
-
-        async def act(peer: Peer, seen: Seen) -> None:
-            await peer.send(STREAM_HEAD + chunk(EVENTS[0]))
-            await go_on.wait()
-            await _CUTS[name](peer, seen)
-
-        scene.engine.script.append(act)
+        scene.engine.script.append(in_two(chunk(EVENTS[0]), go_on, _CUTS[name]))
         client = await scene.connect()
         await client.send(post("/v1/chat/completions", STREAM))
         await client.until(b"assistant")
@@ -312,13 +318,8 @@ async def test_an_aborted_message_is_cut(make_scene: SceneMaker) -> None:
     events = [*MESSAGE_EVENTS[:4], MESSAGE_EVENTS[4].replace(b'"max_tokens"', b"null"), MESSAGE_EVENTS[5]]
     async with make_scene() as scene:
         go_on = asyncio.Event()
-
-        async def act(peer: Peer, seen: Seen) -> None:
-            await peer.send(STREAM_HEAD + b"".join(map(chunk, events[:4])))
-            await go_on.wait()
-            await peer.send(b"".join(map(chunk, events[4:])) + b"0\r\n\r\n")
-
-        scene.engine.script.append(act)
+        rest = raw(b"".join(map(chunk, events[4:])) + b"0\r\n\r\n")
+        scene.engine.script.append(in_two(b"".join(map(chunk, events[:4])), go_on, rest))
         client = await scene.connect()
         await client.send(post("/v1/messages", STREAM))
         await client.until(b"novelty")
@@ -332,7 +333,9 @@ async def test_an_aborted_message_is_cut(make_scene: SceneMaker) -> None:
     ("path", "body"),
     [
         ("/v1/chat/completions", b'{"choices":[{"finish_reason":"abort"}]}'),
+        ("/v1/completions", b'{"choices":[{"finish_reason":"length"},{"finish_reason":"abort"}]}'),
         ("/v1/messages", b'{"type":"message","stop_reason":null,"content":[]}'),
+        ("/v1/responses", b'{"id":"resp_1","status":"cancelled","usage":null}'),
     ],
 )
 async def test_an_aborted_answer_is_502(make_scene: SceneMaker, path: str, body: bytes) -> None:
@@ -341,7 +344,26 @@ async def test_an_aborted_answer_is_502(make_scene: SceneMaker, path: str, body:
         response = await scene.ask(post(path, chat()))
         assert response.status == 502
         await scene.at_rest()
-        assert (scene.rows[0].outcome, scene.rows[0].finish_reason) == (Outcome.FAILED, "abort")
+        assert (scene.rows[0].outcome, scene.rows[0].finish_reason) in (
+            (Outcome.FAILED, "abort"),
+            (Outcome.FAILED, "cancelled"),
+        )
+
+
+async def test_an_aborted_response_is_cut(make_scene: SceneMaker) -> None:
+    begun = b'event: response.created\ndata: {"type":"response.created","response":{"status":"in_progress"}}\n\n'
+    ended = begun.replace(b"created", b"completed").replace(b"in_progress", b"cancelled")
+    async with make_scene() as scene:
+        go_on = asyncio.Event()
+        scene.engine.script.append(in_two(chunk(begun), go_on, raw(chunk(ended) + b"0\r\n\r\n")))
+        client = await scene.connect()
+        await client.send(post("/v1/responses", STREAM))
+        await client.until(b"in_progress")
+        go_on.set()
+        response = await client.response()
+        assert (response.complete, response.body) == (False, begun)
+        await scene.at_rest()
+        assert scene.rows[0].outcome is Outcome.FAILED
 
 
 async def test_an_error_event_is_relayed_and_counts_as_failed(make_scene: SceneMaker) -> None:

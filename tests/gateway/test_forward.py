@@ -9,11 +9,11 @@ import pytest
 
 from lmwarden.gateway.forward import our_lines, upstream_request
 from lmwarden.gateway.outbox import Outbox
+from lmwarden.gateway.pool import EnginePool
 from lmwarden.gateway.request import ClientRequest
 from lmwarden.gateway.routes import ROUTES
 from lmwarden.gateway.settings import GatewaySettings
 from lmwarden.gateway.splice import Edit
-from lmwarden.gateway.upstream import EnginePool
 from lmwarden.types import Decision, Dispatch, EngineEndpoint, ReplicaId
 
 

@@ -93,6 +93,7 @@ async def scenario(sent: list[bytes], answer: list[bytes] | None, ending: str, l
             stream_silence_s=0.05,
             answer_silence_s=0.05,
             linger_s=0.02,
+            verdict_s=0.02,
             keep_alive_s=0.1,
             max_body_bytes=1_000_000,
         )

@@ -189,6 +189,67 @@ async def test_counters_tell_what_happened(make_scene: SceneMaker) -> None:
         assert (snapshot.open_exchanges, snapshot.buffered_bytes) == (0, 0)
 
 
+async def test_session_ids_are_counted_by_where_they_came_from(make_scene: SceneMaker) -> None:
+    async with make_scene() as scene:
+        await scene.ask(post("/v1/chat/completions", chat(), "X-Session-Id: session-0001"))
+        await scene.ask(post("/v1/chat/completions", chat()))
+        await scene.ask(post("/v1/completions", {"model": "m", "prompt": "hello"}))
+        await scene.ask(post("/v1/embeddings", {"model": "m", "input": "hello"}))  # no generation
+        await scene.ask(post("/v1/chat/completions", b"{"))
+        snapshot = scene.gateway.snapshot()["m"]
+        assert (snapshot.identity_sent, snapshot.identity_derived, snapshot.identity_none) == (1, 1, 1)
+
+
+async def test_a_path_on_which_ranks_are_ignored_names_none(make_scene: SceneMaker) -> None:
+    async with make_scene(engines=2, ranks=2) as scene:
+
+        async def pinnable(path: str) -> bool:
+            await scene.ask(post(path, chat()))
+            return bool(scene.router.offered[-1].pinnable)
+
+        messages, chats, texts = "/v1/messages", "/v1/chat/completions", "/v1/completions"
+        scene.gateway.pin_honoured("m", "e0", messages, True)
+        assert await pinnable(messages)
+        scene.gateway.pin_honoured("m", "e0", messages, False)
+        scene.gateway.pin_honoured("m", "e1", messages, False)
+        assert not await pinnable(messages)
+        assert await pinnable(chats)
+        scene.gateway.pin_honoured("m", "e0", messages, True)
+        assert not await pinnable(messages)
+        scene.gateway.pin_honoured("m", "e1", messages, True)
+        assert await pinnable(messages)
+        scene.gateway.pin_honoured("m", "e1", chats, False)
+        assert not await pinnable(chats)
+        assert not await pinnable(texts), "it goes by the test of chats"
+        scene.gateway.pin_honoured("m", "e1", chats, True)
+        assert await pinnable(texts)
+        with pytest.raises(KeyError):
+            scene.gateway.pin_honoured("other", "e0", chats, False)
+
+
+async def test_a_single_rank_engine_cannot_ignore_a_rank(make_scene: SceneMaker) -> None:
+    async with make_scene() as scene:
+        scene.gateway.pin_honoured("m", "e0", "/v1/messages", False)
+        await scene.ask(post("/v1/messages", chat()))
+        assert scene.router.offered[-1].pinnable
+
+
+async def test_a_context_window_that_becomes_known_is_listed(make_scene: SceneMaker) -> None:
+    async with make_scene(aliases=["other"]) as scene:
+
+        async def lengths() -> list[int | None]:
+            response = await scene.ask(b"GET /v1/models HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer %b\r\n\r\n" % KEY)
+            return [entry.get("max_model_len") for entry in response.json()["data"]]
+
+        assert await lengths() == [4096, 4096]
+        scene.gateway.describe("m", 8192)
+        assert await lengths() == [8192, 8192]
+        scene.gateway.describe("m", None)
+        assert await lengths() == [None, None]
+        with pytest.raises(KeyError):
+            scene.gateway.describe("other", 1)
+
+
 async def test_stop_refuses_new_requests_and_lets_open_ones_end(make_scene: SceneMaker) -> None:
     async with make_scene() as scene:
         go_on = asyncio.Event()

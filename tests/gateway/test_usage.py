@@ -165,6 +165,43 @@ def test_a_message_that_stops_without_a_reason_was_aborted() -> None:
         tap.feed(b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
 
 
+@pytest.mark.parametrize("spaced", [False, True])
+@pytest.mark.parametrize("kind", ["response.completed", "response.incomplete"])
+def test_a_cancelled_response_was_aborted(kind: str, spaced: bool) -> None:
+    event = {"type": kind, "response": {"id": "r", "status": "cancelled"}}
+    with pytest.raises(EngineAbortedError):
+        ResponsesTap().feed(f"event: {kind}\ndata: {dump(event, spaced)}\n\n".encode())
+    tap = BodyTap(kind=Tap.RESPONSES)
+    tap.feed(dump(event["response"], spaced).encode())
+    with pytest.raises(EngineAbortedError):
+        tap.clean_end()
+
+
+@given(cuts=st.lists(st.integers(min_value=0, max_value=800), max_size=20), end=st.sampled_from(["\n", "\r\n", "\r"]))
+def test_the_id_of_a_response_is_told_as_soon_as_it_is_known(cuts: list[int], end: str) -> None:
+    created = {"type": "response.created", "response": {"id": "resp_1", "status": "in_progress"}}
+    text = f"event: response.created{end}data: {dump(created, False)}{end}{end}".encode()
+    rest = text_of("responses", end, spaced=False).replace(
+        b'"status":"incomplete"', b'"id":"resp_1","status":"incomplete"'
+    )
+    told: list[str] = []
+    tap = ResponsesTap(response_made=told.append)
+    edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    for start, stop in pairwise(edges):
+        tap.feed(text[start:stop])
+    if end != "\r":  # after a lone CR one cannot know
+        assert told == ["resp_1"]
+    tap.feed(rest)
+    assert set(told) == {"resp_1"}
+    assert tap.clean_end()
+
+
+def test_a_response_without_usage_ends_too() -> None:
+    tap = ResponsesTap()
+    tap.feed(b'event: response.completed\ndata: {"type":"response.completed","response":{"status":"completed"}}\n\n')
+    assert tap.clean_end()
+
+
 @pytest.mark.parametrize(
     ("tap", "event"),
     [

@@ -13,6 +13,7 @@ on its way.
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import struct
 from typing import Protocol, cast
@@ -24,6 +25,20 @@ from lmwarden.gateway.request import ClientRequest
 from lmwarden.gateway.request_reader import RequestReader
 
 _NO_LINGER = struct.pack("ii", 1, 0)
+
+
+_LEFT = getattr(select, "POLLRDHUP", 0)
+"""Linux tells that the other side has closed although there are bytes to be read before that."""
+
+
+def _has_left(transport: asyncio.Transport) -> bool:
+    """Whether a client that is not read from at the moment has closed its side."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(sock.fileno(), _LEFT)  # resets and hang-ups are always told
+    return bool(poll.poll(0))
 
 
 class Answering(Protocol):
@@ -232,6 +247,9 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
     def sweep(self) -> None:
         """Look at the time limits; called every ``sweep_s``."""
         settings = self._plane.settings
+        if (self.paused_for_budget or self._paused_for_queue) and _has_left(self.transport):
+            self.transport.abort()
+            return
         if self.write_paused:
             self._write_stall += 1
             if self._write_stall * settings.sweep_s >= settings.write_stall_s:

@@ -39,6 +39,12 @@ class GatewaySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Request bodies held, all models together."""
     client_connections: int
     """Open client connections, all models together."""
+    identity_sent: int = 0
+    """Generations asked for with a session id of the client's own."""
+    identity_derived: int = 0
+    """Those without one, whose conversation was recognised by its beginning."""
+    identity_none: int = 0
+    """Those of which no conversation was recognised."""
 
 
 class ModelCounters:
@@ -48,6 +54,9 @@ class ModelCounters:
         "completion_tokens",
         "first_byte_counts",
         "first_byte_sum_s",
+        "identity_derived",
+        "identity_none",
+        "identity_sent",
         "prompt_tokens_cached",
         "prompt_tokens_computed",
         "requests",
@@ -62,6 +71,18 @@ class ModelCounters:
         self.prompt_tokens_computed = 0
         self.completion_tokens = 0
         self.usage_rows = 0
+        self.identity_sent = 0
+        self.identity_derived = 0
+        self.identity_none = 0
+
+    def identified(self, conversation: bytes | None, derived: bool) -> None:
+        """Count one generation by how its conversation was recognised."""
+        if derived:
+            self.identity_derived += 1
+        elif conversation is not None:
+            self.identity_sent += 1
+        else:
+            self.identity_none += 1
 
     def ended(
         self, decision: Decision | None, outcome: Outcome, first_byte_s: float | None, usage: Usage | None
@@ -100,4 +121,7 @@ class ModelCounters:
             open_exchanges=open_exchanges,
             buffered_bytes=buffered_bytes,
             client_connections=client_connections,
+            identity_sent=self.identity_sent,
+            identity_derived=self.identity_derived,
+            identity_none=self.identity_none,
         )

@@ -50,6 +50,8 @@ class Problem:
     retry_after_s: int | None = None
     allow: bytes | None = None
     """For 405: the methods."""
+    param: str | None = None
+    """OpenAI's ``error.param``: the member that is wrong."""
 
     def body(self, api: Api) -> bytes:
         """The JSON body in the caller's envelope."""
@@ -61,7 +63,7 @@ class Problem:
         error = {
             "message": self.message,
             "type": _OPENAI_TYPES.get(self.status, fallback),
-            "param": None,
+            "param": self.param,
             "code": self.code if self.code is not None else self.status,
         }
         return msgspec.json.encode({"error": error})
@@ -93,6 +95,8 @@ def render(problem: Problem, api: Api, *, close: bool, head_only: bool = False) 
 
 def refusal(reason: RefuseReason, retry_after_s: int, api: Api, *, sent: bool = True) -> Problem:
     """What a client is told when the router will not dispatch its request, which was ``sent`` to an engine or not."""
+    if reason is RefuseReason.RESPONSE_LOST:
+        return PREVIOUS_RESPONSE_LOST
     if reason is RefuseReason.ROOM_FULL:
         message = "The waiting room of this model is full; try again in a moment."
         return Problem(529 if api is Api.ANTHROPIC else 503, message, "overloaded", retry_after_s)
@@ -128,6 +132,27 @@ NO_BUFFER = Problem(503, "The server holds too many request bodies at the moment
 ENGINE_BROKE = Problem(502, "The engine broke off before it answered.", "engine_failed", 1)
 ENGINE_GARBLED = Problem(502, "The engine's answer is not valid HTTP.", "engine_failed", 1)
 ENGINE_ABORTED = Problem(502, "The engine aborted the generation.", "engine_failed", 1)
+PREVIOUS_RESPONSE_UNKNOWN = Problem(
+    404,
+    "The response that 'previous_response_id' names is not known here, or not to this API key;"
+    " send the whole conversation instead.",
+    "previous_response_not_found",
+    param="previous_response_id",
+)
+PREVIOUS_RESPONSE_LOST = Problem(
+    404,
+    "The engine that kept the response that 'previous_response_id' names is down or was restarted, and no other has"
+    " it; send the whole conversation instead.",
+    "previous_response_not_found",
+    param="previous_response_id",
+)
+PREVIOUS_RESPONSE_ELSEWHERE = Problem(
+    400,
+    "The response that 'previous_response_id' names is kept by another engine than that of the replica that the"
+    " request names.",
+    "invalid_replica",
+    param="previous_response_id",
+)
 ENGINE_SILENT = Problem(504, "The engine did not answer in time.", "engine_timeout", 1)
 
 

@@ -13,86 +13,64 @@ Sent again, at most once, only with no byte to the client, and only if
   its way. The same replica gets it on a fresh connection; the reservation stays;
 * the engine is known to be dead or to have restarted (``engine_lost``): the router chooses.
 
+A connection that closed otherwise before its answer is a *suspicion*: the kernel closes the connections of a process
+that is killed, and the word of its end comes a moment later, or never, if the process is not ours. So the exchange has
+the engine's port tried (``EnginePool.probe``). Refused means that the process which held both the listener and the
+connection is gone, or has closed both and serves nobody any more: known dead. As long as somebody listens, the request
+may still be running; then the word is waited for (``verdict_s``), and without it the answer is 502.
+
 Silence is never a reason: after its limit the upstream connection is closed and the client gets 504. A break
 after bytes were relayed cuts the client's connection off without the end of its framing.
 
-Whatever happens, ``_end`` runs once: it closes the ticket, counts, and writes the row.
+Whatever happens, ``_end`` runs once (``exchange_books``): it closes the ticket, counts, and writes the row.
 """
 
 from __future__ import annotations
 
-import time
-from typing import Final, Protocol
+import asyncio
+from typing import Final
 
 from lmwarden.gateway import envelope
-from lmwarden.gateway.buffers import BufferBudget
 from lmwarden.gateway.client_side import ClientConnection
 from lmwarden.gateway.envelope import Problem
+from lmwarden.gateway.exchange_books import NOWHERE, ExchangeBooks, ExchangeHost
 from lmwarden.gateway.forward import our_lines, upstream_request
 from lmwarden.gateway.heads import ResponseLines
+from lmwarden.gateway.pool import EnginePool
 from lmwarden.gateway.relay import PLAIN, RAW, Relay, choose_framing, client_head
-from lmwarden.gateway.request import NO_HEADERS, ClientRequest
+from lmwarden.gateway.request import ClientRequest
 from lmwarden.gateway.routes import Api, Route, Tap
 from lmwarden.gateway.serving import ModelService
-from lmwarden.gateway.settings import GatewaySettings, RequestLog
 from lmwarden.gateway.splice import Edit
 from lmwarden.gateway.sse_filter import UsageEventFilter
 from lmwarden.gateway.stream_taps import ChatTap
-from lmwarden.gateway.upstream import EnginePool, OnPiece, UpstreamConnection
+from lmwarden.gateway.upstream import OnPiece, UpstreamConnection
 from lmwarden.gateway.usage import tap_for
-from lmwarden.gateway.usage_counts import EngineAbortedError
-from lmwarden.types import Clock, Dispatch, Outcome, Refuse, RequestRecord, RoutingRequest, Usage
+from lmwarden.gateway.usage_counts import Counts, EngineAbortedError
+from lmwarden.types import Dispatch, Outcome, Refuse, RoutingRequest
 
 _MAX_SENDS = 2
 _OK: Final = Outcome.OK
 _CANCELLED: Final = Outcome.CANCELLED
+_RESPONSES: Final = Tap.RESPONSES
 _PINGS = {Api.ANTHROPIC: b'event: ping\ndata: {"type": "ping"}\n\n', Api.OPENAI: b": ping\n\n"}
 
 
-class ExchangeHost(Protocol):
-    """What an exchange needs of the gateway."""
-
-    settings: GatewaySettings
-    budget: BufferBudget
-    clock: Clock
-    request_log: RequestLog
-    exchanges: set[Exchange]
-    draining: bool
-
-    def check_drained(self) -> None:
-        """An exchange ended while the gateway drains."""
-        ...
-
-
-class Exchange:
-    """One request that the router knows."""
+class Exchange(ExchangeBooks):
+    """One request on its way."""
 
     __slots__ = (
-        "_action",
-        "_client",
+        "_connecting",
         "_connection",
-        "_destination",
-        "_dispatched_at",
-        "_ended",
-        "_first_byte_at",
         "_held_head",
-        "_host",
-        "_offered_at",
         "_pool",
         "_quiet",
-        "_relay",
-        "_request",
-        "_retried",
-        "_route",
-        "_routing",
         "_sends",
         "_status",
-        "_ticket",
+        "_suspicious",
         "edits",
         "include_usage_added",
         "model_span",
-        "service",
-        "streamed",
     )
 
     def __init__(
@@ -117,22 +95,26 @@ class Exchange:
         self.include_usage_added = False
         self.model_span: Edit | None = None
         """Where the model's name stands, if some engine knows it by another one."""
-        self._ticket: int | None = None
-        self._action: Dispatch | None = None
-        self._destination: tuple[str | None, bytes] = _NOWHERE
+        self._ticket = None
+        self._action = None
+        self._destination = NOWHERE
         self._pool: EnginePool | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        """Opens a connection, or probes: cancelled if nobody wants to know any more."""
         self._connection: UpstreamConnection | None = None
-        self._relay: Relay | None = None
+        self._suspicious = False
+        """The connection closed before the answer: is the engine dead?"""
+        self._relay = None
         self._held_head: bytes | None = None
         """The client's response head, until the first byte of the body."""
         self._sends = 0
         self._retried = False
         self._status = 0
         self._offered_at = 0.0
-        self._dispatched_at: float | None = None
-        self._first_byte_at: float | None = None
+        self._dispatched_at = None
+        self._first_byte_at = None
         self._quiet = 0
-        """Sweeps since the engine sent something."""
+        """Sweeps since the engine sent something, or since the suspicion."""
         self._ended = False
 
     def start(self) -> None:
@@ -157,7 +139,7 @@ class Exchange:
         self._destination = self.service.destination(action)
         self._quiet = 0
         self._pool = self.service.pools[action.engine]
-        self._pool.acquire(self, fresh=False)
+        self._connecting = self._pool.acquire(self, fresh=False)
 
     def refused(self, action: Refuse) -> None:
         """The router will not dispatch it, or not again."""
@@ -166,15 +148,10 @@ class Exchange:
         sent = self._sends > 0
         self._answer(envelope.refusal(action.reason, action.retry_after_s, self._request.api, sent=sent), outcome)
 
-    # -- the upstream connection's calls --------------------------------------------------------------------
-
-    @property
-    def wants_connection(self) -> bool:
-        """See ``UpstreamUser``."""
-        return not self._ended and self._connection is None
+    # -- the pool's calls -----------------------------------------------------------------------------------
 
     def connected(self, connection: UpstreamConnection) -> None:
-        """See ``UpstreamUser``."""
+        """See ``PoolUser``."""
         self._connection = connection
         self._sends += 1
         assert self._pool is not None
@@ -187,10 +164,16 @@ class Exchange:
             connection.pause(True)
 
     def connect_failed(self) -> None:
-        """See ``UpstreamUser``."""
+        """See ``PoolUser``."""
         assert self._pool is not None
         self._pool.drop_idle()
         self._elsewhere()
+
+    def nobody_listens(self) -> None:
+        """See ``PoolUser``: its engine is dead."""
+        self.connect_failed()
+
+    # -- the upstream connection's calls --------------------------------------------------------------------
 
     def response_head(self, status: int, lines: ResponseLines) -> OnPiece | None:
         """See ``UpstreamUser``."""
@@ -201,6 +184,9 @@ class Exchange:
         route, request = self._route, self._request
         self._status = status
         tap = tap_for(route.tap, status, lines)
+        if route.tap is _RESPONSES and isinstance(tap, Counts):
+            assert self._action is not None
+            tap.response_made = self.service.responses.learner(request.key_digest, self._action.engine)
         usage_filter = UsageEventFilter() if self.include_usage_added and type(tap) is ChatTap else None
         framing = choose_framing(lines, status=status, http10=request.http10, filtered=usage_filter is not None)
         self._relay = relay = Relay(framing, tap, usage_filter)
@@ -234,12 +220,14 @@ class Exchange:
         self._connection = None
         if self._first_byte_at is not None:
             self._cut(Outcome.FAILED)
-        elif connection.reused and not connection.answered and self._sends < _MAX_SENDS:
+        elif self._sends >= _MAX_SENDS:
+            self._answer(envelope.ENGINE_BROKE, Outcome.FAILED)
+        elif connection.reused and not connection.answered:
             self._retried = True
             assert self._pool is not None
-            self._pool.acquire(self, fresh=True)
+            self._connecting = self._pool.acquire(self, fresh=True)
         else:
-            self._answer(envelope.ENGINE_BROKE, Outcome.FAILED)
+            self._suspect()
 
     def upstream_garbled(self, aborted: bool) -> None:
         """See ``UpstreamUser``."""
@@ -271,7 +259,6 @@ class Exchange:
         if self._first_byte_at is not None:
             self._cut(Outcome.FAILED)
         elif self._sends < _MAX_SENDS:
-            self._held_head = self._relay = None
             self._elsewhere()
         else:
             self._answer(envelope.ENGINE_BROKE, Outcome.FAILED)
@@ -286,9 +273,17 @@ class Exchange:
 
     def sweep(self) -> None:
         """Look at the time limits; called every ``sweep_s``. In the waiting room the router keeps the time."""
-        if self._connection is None or self._client.write_paused:
-            return
         settings = self._host.settings
+        if self._connection is None or self._client.write_paused:
+            if self._suspicious:
+                self._quiet += 1
+                if (self._quiet - 1) * settings.sweep_s >= settings.verdict_s:
+                    self._drop_upstream()
+                    self._answer(envelope.ENGINE_BROKE, Outcome.FAILED)
+            return
+        if self._quiet == 0 and self._connection.answered:
+            assert self._pool is not None
+            self._pool.heard = True
         self._quiet += 1
         quiet_s = self._quiet * settings.sweep_s
         if quiet_s >= (settings.stream_silence_s if self.streamed else settings.answer_silence_s):
@@ -312,15 +307,6 @@ class Exchange:
         if self.streamed:
             self._client.stream_begins()
 
-    def _release_body(self) -> None:
-        request = self._request
-        if request.body:
-            size = len(request.body)
-            request.body = b""
-            self._host.budget.give_back(size)
-        request.onward = ()
-        request.first = NO_HEADERS
-
     def _complete(self, relay: Relay, raw: bytes) -> None:
         """The engine's framing says that this is all."""
         self._connection = None
@@ -329,10 +315,12 @@ class Exchange:
         except EngineAbortedError:
             problem = envelope.ENGINE_ABORTED
         if problem is not None:
-            if self._first_byte_at is None:
-                self._answer(problem, Outcome.FAILED)
-            else:
+            if self._first_byte_at is not None:
                 self._cut(Outcome.FAILED)
+            elif problem is envelope.ENGINE_BROKE and not raw and self._sends < _MAX_SENDS:
+                self._suspect()  # its end was that of the connection
+            else:
+                self._answer(problem, Outcome.FAILED)
             return
         out = relay.end(raw)
         if self._held_head is not None:
@@ -348,13 +336,25 @@ class Exchange:
         self._end(outcome, status)
         self._client.done(close=self._request.close)
 
+    def _suspect(self) -> None:
+        """The engine broke off with no byte to the client: is it dead?"""
+        assert self._pool is not None
+        self._suspicious = True
+        self._quiet = 0
+        self._connecting = self._pool.probe(self)
+
     def _elsewhere(self) -> None:
         """Ask the router for another replica; it answers with a Dispatch or a Refuse."""
         assert self._ticket is not None
         self._retried = True
+        self._suspicious = False
+        self._held_head = self._relay = None
         self.service.driver.failed_before_response(self._ticket)
 
     def _drop_upstream(self) -> None:
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.drop()
@@ -378,54 +378,3 @@ class Exchange:
             event = self._relay.ping(_PINGS[Api.ANTHROPIC if self._route.tap is Tap.MESSAGES else Api.OPENAI])
             if event is not None:
                 self._client.write(event)
-
-    def _end(self, outcome: Outcome, status: int) -> None:
-        """Close the ticket, count and record, exactly once."""
-        if self._ended:
-            return
-        self._ended = True
-        host, service, routing, action = self._host, self.service, self._routing, self._action
-        host.exchanges.discard(self)
-        if host.draining:
-            host.check_drained()
-        now = host.clock()
-        usage = self._relay.tap.usage() if self._relay is not None else None
-        if self._ticket is not None:
-            if outcome is _CANCELLED:
-                service.driver.cancelled(self._ticket)
-            else:
-                service.driver.finished(self._ticket, outcome, usage, now)
-        first_byte_s = None if self._first_byte_at is None else self._first_byte_at - self._offered_at
-        decision = action.decision if action is not None else None
-        service.counters.ended(decision, outcome, first_byte_s, usage)
-        if self._first_byte_at is None:
-            self._release_body()
-        request = self._request
-        usage = usage if usage is not None else _NO_USAGE
-        host.request_log.record(
-            RequestRecord(
-                finished_at=time.time(),
-                model=service.name,
-                endpoint=self._route.name,
-                key_name=request.key.name if request.key is not None else None,
-                conversation=routing.conversation[:4].hex() if routing.conversation is not None else None,
-                derived=routing.derived,
-                decision=decision,
-                replica=self._destination[0],
-                outcome=outcome,
-                status=status,
-                streamed=self.streamed,
-                retried=self._retried,
-                waited_s=(self._dispatched_at if self._dispatched_at is not None else now) - self._offered_at,
-                first_byte_s=first_byte_s,
-                duration_s=now - self._offered_at,
-                prompt_tokens=usage.prompt_tokens,
-                cached_tokens=usage.cached_tokens,
-                completion_tokens=usage.completion_tokens,
-                finish_reason=usage.finish_reason,
-            )
-        )
-
-
-_NO_USAGE: Final = Usage()
-_NOWHERE: Final = (None, b"")

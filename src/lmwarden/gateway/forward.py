@@ -5,10 +5,10 @@ from __future__ import annotations
 from binascii import b2a_hex
 from collections.abc import Sequence
 
+from lmwarden.gateway.pool import EnginePool
 from lmwarden.gateway.request import ClientRequest
 from lmwarden.gateway.routes import Route
 from lmwarden.gateway.splice import BodyPart, Edit, apply
-from lmwarden.gateway.upstream import EnginePool
 from lmwarden.types import Dispatch
 
 _JOIN_BELOW_BYTES = 32 * 1024

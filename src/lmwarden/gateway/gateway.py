@@ -68,6 +68,7 @@ class Gateway:
         self._server: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._listing = b""
+        self._max_model_len = {served.name: served.max_model_len for served in self._served}
         self._host = ""
         # Fail early on clashing aliases, before there is a loop.
         ModelNames({model.name: model for model in models}, {model.name: model.aliases for model in models})
@@ -85,8 +86,16 @@ class Gateway:
             raise RuntimeError("the gateway is not listening")
         return int(self._server.sockets[0].getsockname()[1])
 
-    async def start(self, host: str, port: int, ssl: ssl.SSLContext | None = None) -> None:
-        """Listen. Port 0 takes a free one.
+    async def start(
+        self, host: str, port: int, ssl: ssl.SSLContext | None = None, *, serve_at_once: bool = True
+    ) -> None:
+        """Take the port. Port 0 takes a free one.
+
+        Args:
+            host: address.
+            port: number.
+            ssl: with TLS.
+            serve_at_once: accept connections; else ``serve`` does.
 
         Raises:
             OSError: the address cannot be bound.
@@ -98,15 +107,16 @@ class Gateway:
             served.name: ModelService(served, self.settings, self.clock, loop, self.outbox) for served in self._served
         }
         self._names = ModelNames(self._services, {served.name: served.aliases for served in self._served})
-        self._listing = listing(
-            [
-                (name, served.max_model_len)
-                for served in self._served
-                for name in (served.name, *(alias for alias in served.aliases if not is_glob(alias)))
-            ]
+        self._listing = self._list()
+        self._server = await loop.create_server(
+            lambda: ClientConnection(self), host, port, ssl=ssl, backlog=_BACKLOG, start_serving=serve_at_once
         )
-        self._server = await loop.create_server(lambda: ClientConnection(self), host, port, ssl=ssl, backlog=_BACKLOG)
         self._sweep_timer = loop.call_later(self.settings.sweep_s, self._sweep)
+
+    async def serve(self) -> None:
+        """Accept connections from now on."""
+        assert self._server is not None
+        await self._server.start_serving()
 
     async def stop(self, drain_s: float) -> None:
         """Refuse new requests with 503, let open ones finish for up to ``drain_s`` real seconds, then close."""
@@ -146,9 +156,38 @@ class Gateway:
 
         Call it after the router was told. Requests with no byte at their client go elsewhere; others are cut.
         """
-        self._services[model].pools[engine].drop_idle()
+        self.engine_restarted(model, engine)
         for exchange in [exchange for exchange in self.exchanges if exchange.service is self._services[model]]:
             exchange.engine_lost(engine)
+
+    def engine_restarted(self, model: str, engine: str) -> None:
+        """Another run of the engine answers: what the old one kept is gone. Part of ``engine_lost``.
+
+        Call it where a restart is seen whose open requests have ended by themselves.
+        """
+        service = self._services[model]
+        service.pools[engine].drop_idle()
+        service.responses.forget(engine)
+
+    def last_heard(self, model: str, engine: str) -> float | None:
+        """Loop time after which the engine sent bytes of an answer for sure; None: it never did.
+
+        Up to two sweeps older than the truth, never newer.
+        """
+        return self._services[model].pools[engine].last_heard
+
+    def pin_honoured(self, model: str, engine: str, path: str, honoured: bool) -> None:
+        """The engine was seen to obey a named rank on this path (``/v1/messages``), or not to.
+
+        While one of a model's engines does not, no request on that path names a rank: it is ``unrouted``.
+        """
+        self._services[model].pin_honoured(engine, path, honoured)
+
+    def describe(self, model: str, max_model_len: int | None) -> None:
+        """The model's context window has become known, or has changed: the listing follows."""
+        if self._max_model_len[model] != max_model_len:
+            self._max_model_len[model] = max_model_len
+            self._listing = self._list()
 
     def snapshot(self) -> dict[str, GatewaySnapshot]:
         """Every model's counters, by name. May be called from another thread."""
@@ -194,6 +233,15 @@ class Gateway:
         head_only = request.method == b"HEAD"
         response = envelope.render(problem, request.api, close=request.close, head_only=head_only)
         connection.answer(response, request)
+
+    def _list(self) -> bytes:
+        return listing(
+            [
+                (name, self._max_model_len[served.name])
+                for served in self._served
+                for name in (served.name, *(alias for alias in served.aliases if not is_glob(alias)))
+            ]
+        )
 
     def _answer_locally(self, connection: ClientConnection, request: ClientRequest, local: Local) -> None:
         self._free(request)

@@ -6,15 +6,19 @@ here is the client's mistake and gets a 4xx; everything else in the body is the 
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from lmwarden.gateway import envelope
 from lmwarden.gateway.client_side import ClientConnection
 from lmwarden.gateway.envelope import Problem
-from lmwarden.gateway.exchange import Exchange, ExchangeHost
+from lmwarden.gateway.exchange import Exchange
+from lmwarden.gateway.exchange_books import ExchangeHost
 from lmwarden.gateway.models import ModelNames
 from lmwarden.gateway.request import ClientRequest
-from lmwarden.gateway.routes import Route
+from lmwarden.gateway.responses import Origin, continued_response
+from lmwarden.gateway.routes import Route, Tap
 from lmwarden.gateway.serving import ModelService
 from lmwarden.gateway.splice import CannotSpliceError, include_usage, is_true, replace
 from lmwarden.routing.fields import RequestFields, decode_fields
@@ -24,6 +28,7 @@ from lmwarden.types import ReplicaId, RoutingRequest
 
 _MAX_PINS_SHOWN = 64
 _NOT_STREAMED = (b"", b"false")
+_RESPONSES: Final = Tap.RESPONSES
 
 
 def take(
@@ -44,16 +49,23 @@ def take(
         if isinstance(wanted, Problem):
             return wanted
         pin = wanted
+    engine = None
+    if route.tap is _RESPONSES:
+        kept_by = engine_to_continue(request, service, pin)
+        if isinstance(kept_by, Problem):
+            return kept_by
+        engine = kept_by
     stream = bytes(fields.stream)
     streamed = stream == b"true" or (stream not in _NOT_STREAMED and is_true(stream))
-    exchange = Exchange(
-        host, client, request, route, service, routing_request(request, route, service, fields, pin), streamed
-    )
+    routing = routing_request(request, route, service, fields, pin, engine)
+    exchange = Exchange(host, client, request, route, service, routing, streamed)
     if raw_model != service.only_raw_name or (streamed and route.adds_include_usage):
         try:
             _edit(exchange, request, route, service, fields, raw_model)
         except CannotSpliceError as error:
             return Problem(400, f"The member '{error}' of the request body must be written once, without escapes.")
+    if route.tap is not None:
+        service.counters.identified(routing.conversation, routing.derived)
     exchange.start()
     return None
 
@@ -77,10 +89,15 @@ def _edit(
 
 
 def routing_request(
-    request: ClientRequest, route: Route, service: ModelService, fields: RequestFields, pin: ReplicaId | None
+    request: ClientRequest,
+    route: Route,
+    service: ModelService,
+    fields: RequestFields,
+    pin: ReplicaId | None,
+    engine: str | None = None,
 ) -> RoutingRequest:
     """What the router gets to know. Calls that are no generations belong to no conversation."""
-    pinnable = route.honours_rank or not service.multi_rank
+    pinnable = (route.honours_rank and route.name not in service.ignoring_rank) or not service.multi_rank
     if route.tap is None:
         return RoutingRequest(auxiliary=True, pin=pin, pinnable=pinnable, body_bytes=len(request.body))
     served = service.served
@@ -89,7 +106,7 @@ def routing_request(
         fields,
         secret=served.identity_secret,
         model=served.name,
-        key_digest=request.key.digest if request.key is not None else b"",
+        key_digest=request.key_digest,
         operator_headers=served.operator_headers,
     )
     found = identity.opening
@@ -108,6 +125,7 @@ def routing_request(
         auxiliary=identity.auxiliary,
         pin=pin,
         pinnable=pinnable,
+        engine=engine,
         body_bytes=len(request.body),
         max_output_tokens=_integer(bytes(limit)) if limit else None,
     )
@@ -126,6 +144,25 @@ def _no_model(raw_model: bytes, names: ModelNames[ModelService]) -> Problem:
     return Problem(
         404, f"The model that the request names is not served here; served: {names.shown()}.", "model_not_found"
     )
+
+
+def engine_to_continue(request: ClientRequest, service: ModelService, pin: ReplicaId | None) -> str | Problem | None:
+    """The engine that keeps the response that the request continues; None: any will do.
+
+    A model's only engine is never named: it gets the request anyway, and while it is down a 503 says so better.
+    """
+    response_id = continued_response(request.body)
+    if response_id is None:
+        return None
+    origin = service.responses.find(request.key_digest, response_id)
+    only_one = len(service.pools) == 1
+    if origin is Origin.LOST:
+        return envelope.PREVIOUS_RESPONSE_LOST
+    if origin is Origin.ANOTHERS or origin is Origin.UNKNOWN:
+        return None if only_one and origin is Origin.UNKNOWN else envelope.PREVIOUS_RESPONSE_UNKNOWN
+    if pin is not None and pin.engine != origin:
+        return envelope.PREVIOUS_RESPONSE_ELSEWHERE
+    return None if only_one else origin
 
 
 def read_pin(request: ClientRequest, service: ModelService) -> ReplicaId | Problem:

@@ -8,6 +8,7 @@ most ambiguities already (both framings, repeated Content-Length, folded lines);
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from types import MappingProxyType
@@ -21,6 +22,7 @@ from lmwarden.gateway.routes import ROUTES, Api, Route, api_of, find_route, spli
 from lmwarden.gateway.settings import Authenticator
 from lmwarden.types import KeyIdentity
 
+_HOST_AND_PORT = re.compile(rb"(\[[^]]*\]|[^]\[:]*)(?::[0-9]*)?")
 NO_HEADERS: Mapping[bytes, bytes] = MappingProxyType({})
 
 
@@ -62,6 +64,11 @@ class ClientRequest(msgspec.Struct, eq=False):
     problem: Problem | None = None
     unread: bool = False
     """The answer goes out before the request was read to its end."""
+
+    @property
+    def key_digest(self) -> bytes:
+        """Of the API key; empty if there is none or it is not known."""
+        return self.key.digest if self.key is not None else b""
 
     @property
     def rememberable(self) -> bool:
@@ -193,7 +200,10 @@ def _own_page(request: ClientRequest, own_host: str) -> bool:
     _, scheme_end, origin = request.first[b"origin"].strip().lower().partition(b"://")
     if not scheme_end or origin != host or (request.repeated is not None and b"origin" in request.repeated):
         return False
-    name = (host.partition(b"]")[0] + b"]" if host.startswith(b"[") else host.partition(b":")[0]).decode("latin-1")
+    parts = _HOST_AND_PORT.fullmatch(host)
+    if parts is None:
+        return False
+    name = parts[1].decode("latin-1")
     if name in ("localhost", own_host.lower()) or name.endswith(".localhost"):
         return True
     try:

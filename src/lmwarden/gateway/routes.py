@@ -74,6 +74,9 @@ _ROUTES = (
     Route(b"GET", b"/readyz", local=Local.READY, needs_key=False),
 )
 
+FOLLOWS_PINS_OF = {"/v1/completions": "/v1/chat/completions"}
+"""Paths on which nobody tests whether ranks are obeyed, to the ones whose tests count for them."""
+
 ROUTES: dict[bytes, Route] = {route.path: route for route in _ROUTES}
 """By exact path."""
 

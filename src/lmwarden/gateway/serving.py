@@ -7,8 +7,10 @@ import asyncio
 from lmwarden.gateway.counters import ModelCounters
 from lmwarden.gateway.driver import RouterDriver
 from lmwarden.gateway.outbox import Outbox
+from lmwarden.gateway.pool import EnginePool
+from lmwarden.gateway.responses import ResponseOrigins
+from lmwarden.gateway.routes import FOLLOWS_PINS_OF
 from lmwarden.gateway.settings import GatewaySettings, ServedModel
-from lmwarden.gateway.upstream import EnginePool
 from lmwarden.types import Clock, Decision, Dispatch, ReplicaId
 
 
@@ -19,10 +21,12 @@ class ModelService:
         "_destinations",
         "counters",
         "driver",
+        "ignoring_rank",
         "multi_rank",
         "name",
         "only_raw_name",
         "pools",
+        "responses",
         "served",
         "valid_pins",
     )
@@ -51,7 +55,19 @@ class ModelService:
             for replica in (ReplicaId(name, rank) for rank in range(endpoint.ranks))
         }
         """Every replica by the text that names it."""
+        self.responses = ResponseOrigins(served.identity_secret)
+        self.ignoring_rank: dict[str, set[str]] = {}
+        """By path: the engines that were seen to ignore a rank on it although they should not."""
         self._destinations: dict[tuple[str, ReplicaId | None, Decision], tuple[str, bytes]] = {}
+
+    def pin_honoured(self, engine: str, path: str, honoured: bool) -> None:
+        """Take the result of a test of pins. See ``Gateway.pin_honoured``."""
+        for name in (path, *(other for other, tested in FOLLOWS_PINS_OF.items() if tested == path)):
+            ignoring = self.ignoring_rank.pop(name, set()) - {engine}
+            if not honoured:
+                ignoring.add(engine)
+            if ignoring:
+                self.ignoring_rank[name] = ignoring
 
     def destination(self, action: Dispatch) -> tuple[str, bytes]:
         """Where a request went: for the ledger (``e0/1``, or ``e0`` where the engine chose the rank itself), and as

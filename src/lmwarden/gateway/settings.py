@@ -45,6 +45,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """A client that takes nothing for this long is cut off."""
     connect_s: float = 5.0
     """Opening a connection to an engine."""
+    verdict_s: float = 1.0
+    """How long a request whose connection closed before its answer waits for the word that its engine is dead, before
+    it gets 502. The supervisor learns of a dead process within milliseconds."""
     stream_silence_s: float = 290.0
     """Longest silence of a streamed answer. Claude Code gives up at 297 to 360 s without a head and at 300 s
     inside a stream; answering just before that keeps the generation from running twice."""
@@ -97,4 +100,4 @@ class ServedModel:
     operator_headers: Sequence[bytes] = ()
     """Lower-case header names that name a conversation, tried before the ones that we know."""
     max_model_len: int | None = None
-    """Context window in tokens as the engine reports it; None: unknown."""
+    """Context window in tokens as the engine reports it; None: unknown. See ``Gateway.describe``."""

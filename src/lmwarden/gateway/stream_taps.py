@@ -16,6 +16,7 @@ from lmwarden.gateway.usage_counts import (
     decode_chat,
     decode_messages,
     decode_responses_event,
+    note_response,
     take_choices,
     take_response,
 )
@@ -189,7 +190,7 @@ class ResponsesTap(StreamTap):
     """/v1/responses, streamed."""
 
     def feed(self, piece: bytes) -> bool:
-        """See ``UsageTap``. Dull: a delta of text; only the last event has usage."""
+        """See ``UsageTap``. Dull: a delta of text; the response itself is in the first events and in the last."""
         if (
             piece.startswith(b"event: response.output_text.delta\n")
             and not self._mid_line
@@ -200,7 +201,7 @@ class ResponsesTap(StreamTap):
         return super().feed(piece)
 
     def _lines(self, lines: bytes) -> None:
-        if b'"usage"' not in lines and b'"error"' not in lines and b"[DONE]" not in lines:
+        if b'"response"' not in lines and b'"error"' not in lines and b"[DONE]" not in lines:
             return
         for line in lines.splitlines():
             data = _data_of(line)
@@ -216,5 +217,7 @@ class ResponsesTap(StreamTap):
             if event.type in ("response.completed", "response.incomplete", "response.failed") and event.response:
                 self._ended = True
                 take_response(self, event.response)
+            elif event.type == "response.created" and event.response:
+                note_response(self, event.response)
             elif event.type == "error":
                 self._ended = self.failed = True

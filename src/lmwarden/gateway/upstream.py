@@ -1,31 +1,24 @@
-"""The engine's side of the gateway: connections, and a keep-alive pool per engine.
+"""A connection to an engine.
 
-A connection carries one exchange at a time. httptools frames the answer; the raw bytes of each read go to the
-exchange after they were parsed, so that an answer can be passed on as it came, with its own chunk framing. A
-connection goes back to the pool only if its answer ended exactly at the end of a read, both sides keep the
-connection, and the request was written to its last byte.
-
-The pool hands out the connection that was used last, and closes what has been idle for a few seconds: a shorter
-time than the engine's own, because a request that meets the engine's close is lost on the way.
+It carries one exchange at a time. httptools frames the answer; the raw bytes of each read go to the exchange after
+they were parsed, so that an answer can be passed on as it came, with its own chunk framing. A connection goes back to
+its pool (``pool``) only if its answer ended exactly at the end of a read, both sides keep the connection, and the
+request was written to its last byte.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
-import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from lmwarden.gateway.heads import Lines, ResponseLines, read_response_lines
 from lmwarden.gateway.known_heads import MAX_MISSES, KnownHead, remember
 from lmwarden.gateway.outbox import Outbox
-from lmwarden.gateway.settings import GatewaySettings
 from lmwarden.gateway.splice import BodyPart
 from lmwarden.gateway.usage_counts import EngineAbortedError
-from lmwarden.types import EngineEndpoint
 
 _MAX_HEAD_BYTES = 256 * 1024
 
@@ -36,21 +29,25 @@ class BadAnswerError(Exception):
     """The parser takes it, but it cannot be passed on: a second answer, another protocol, another framing."""
 
 
+class ConnectionHome(Protocol):
+    """The pool, as its connections see it."""
+
+    outbox: Outbox
+    connections: set[UpstreamConnection]
+    heard: bool
+    """An answer came to its end since this was set back, or its exchange saw bytes of it."""
+
+    def put(self, connection: UpstreamConnection) -> None:
+        """Take a free connection back."""
+        ...
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        """A connection is gone."""
+        ...
+
+
 class UpstreamUser(Protocol):
     """An exchange, as its connection sees it."""
-
-    @property
-    def wants_connection(self) -> bool:
-        """Whether it still waits for the connection that it asked for."""
-        ...
-
-    def connected(self, connection: UpstreamConnection) -> None:
-        """Here is the connection: send."""
-        ...
-
-    def connect_failed(self) -> None:
-        """There is none."""
-        ...
 
     def response_head(self, status: int, lines: ResponseLines) -> OnPiece | None:
         """The head is complete. Returns where pieces of the body go, or None if the answer is not wanted."""
@@ -97,7 +94,7 @@ class UpstreamConnection(asyncio.Protocol):
         "user",
     )
 
-    def __init__(self, pool: EnginePool) -> None:
+    def __init__(self, pool: ConnectionHome) -> None:
         self._pool = pool
         self._parser = HttpResponseParser(self)
         self.user: UpstreamUser | None = None
@@ -309,6 +306,7 @@ class UpstreamConnection(asyncio.Protocol):
         """The answer is complete: free the connection first, so that the next request can have it."""
         keep = self._keep and not self.transport.get_write_buffer_size()
         self.user = None
+        self._pool.heard = True
         self._head_done = self._complete = self.answered = False
         self._informational = 0
         self._on_piece = _ignore
@@ -318,95 +316,3 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self.transport.close()
         user.response_read(raw, True)
-
-
-class EnginePool:
-    """The connections to one engine."""
-
-    def __init__(
-        self, endpoint: EngineEndpoint, settings: GatewaySettings, loop: asyncio.AbstractEventLoop, outbox: Outbox
-    ) -> None:
-        self.endpoint = endpoint
-        self.outbox = outbox
-        self._settings = settings
-        self._loop = loop
-        self._idle: list[UpstreamConnection] = []
-        self.connections: set[UpstreamConnection] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._tls = ssl.create_default_context() if endpoint.tls else None
-        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-        key = f"Authorization: Bearer {endpoint.api_key}\r\n" if endpoint.api_key else ""
-        self.fixed_lines = f" HTTP/1.1\r\nHost: {host}:{endpoint.port}\r\n{key}".encode()
-        """What follows the target in every request to this engine."""
-        self.raw_model = msgspec.json.encode(endpoint.model)
-        """The model's name as it stands in a request body."""
-        self.base_path = endpoint.base_path.encode()
-        self.rank_lines = (
-            tuple(b"X-data-parallel-rank: %d\r\n" % rank for rank in range(endpoint.ranks))
-            if endpoint.ranks > 1
-            else ()
-        )
-        """By rank; empty for a single-rank engine, which gets none."""
-
-    def acquire(self, user: UpstreamUser, *, fresh: bool) -> None:
-        """Give the user a connection: an idle one now (unless ``fresh``), else a new one later."""
-        while self._idle and not fresh:
-            connection = self._idle.pop()
-            if not connection.transport.is_closing():
-                user.connected(connection)
-                return
-        task = self._loop.create_task(self._connect(user))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _connect(self, user: UpstreamUser) -> None:
-        endpoint = self.endpoint
-        try:
-            async with asyncio.timeout(self._settings.connect_s):
-                _, connection = await self._loop.create_connection(
-                    lambda: UpstreamConnection(self), endpoint.host, endpoint.port, ssl=self._tls
-                )
-        except OSError:  # refused, unreachable, no such host, TLS failure, time-out
-            if user.wants_connection:
-                user.connect_failed()
-            return
-        if user.wants_connection:
-            user.connected(connection)
-        else:
-            self.put(connection)
-
-    def put(self, connection: UpstreamConnection) -> None:
-        """Take a free connection back."""
-        if len(self._idle) >= self._settings.max_idle_per_engine:
-            connection.transport.close()
-        else:
-            connection.idle_sweeps = 0
-            self._idle.append(connection)
-
-    def forget(self, connection: UpstreamConnection) -> None:
-        """A connection is gone."""
-        self.connections.discard(connection)
-        if connection.user is None and connection in self._idle:
-            self._idle.remove(connection)
-
-    def sweep(self) -> None:
-        """Close connections that have been idle for too long."""
-        limit = self._settings.engine_idle_s / self._settings.sweep_s
-        for connection in self._idle:
-            connection.idle_sweeps += 1
-        while self._idle and self._idle[0].idle_sweeps > limit:
-            self._idle.pop(0).transport.close()
-
-    def drop_idle(self) -> None:
-        """Close all idle connections: the engine restarted or is gone."""
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.transport.abort()
-
-    async def close(self) -> None:
-        """Close everything."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for connection in list(self.connections):
-            connection.transport.abort()

@@ -7,8 +7,10 @@ also knows whether an answer ended as it should:
   the JSON body is whole. A stream that stops without it was cut, even if its framing closed properly. A JSON body is
   whole if its framing says so; where only the end of the connection ends it, it must read as JSON.
 * ``EngineAbortedError`` is raised while feeding when the engine says that it aborted the generation: vLLM does
-  that to the requests of healthy ranks when a sibling dies (``finish_reason: "abort"``, or on /v1/messages a
-  ``stop_reason`` that stays null). Passing that on would look like a finished answer that is merely short.
+  that to the requests of healthy ranks when a sibling dies (``finish_reason: "abort"``, on /v1/messages a
+  ``stop_reason`` that stays null, on /v1/responses a status ``cancelled``). Passing that on would look like a
+  finished answer that is merely short. (For models whose answers need no parser of their own, vLLM says
+  ``completed`` on /v1/responses: that abort cannot be seen.)
 * ``failed``: an error event came inside a stream of status 200.
 """
 

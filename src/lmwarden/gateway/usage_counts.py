@@ -5,6 +5,8 @@ Later values replace earlier ones and absent ones replace nothing; "not reported
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from lmwarden.types import Usage
@@ -62,6 +64,7 @@ class IncompleteShape(msgspec.Struct, gc=False):
 
 
 class ResponseShape(msgspec.Struct, gc=False):
+    id: str | None = None
     usage: UsageShape | None = None
     status: str | None = None
     incomplete_details: IncompleteShape | None = None
@@ -90,6 +93,9 @@ class Counts(msgspec.Struct, eq=False, gc=False):
     completion: int | None = None
     finish_reason: str | None = None
     failed: bool = False
+    response_made: Callable[[str], None] | None = None
+    """Is told the id of the response that the engine makes. Must not lead back to the exchange: a tap is not tracked
+    by the garbage collector."""
 
     def take(self, usage: UsageShape) -> None:
         """OpenAI's shapes: the prompt's count includes its cached part."""
@@ -144,6 +150,7 @@ def take_choices(counts: Counts, choices: list[Choice] | None) -> None:
 
 
 def take_response(counts: Counts, response: ResponseShape) -> None:
+    note_response(counts, response)
     if response.usage is not None:
         counts.take(response.usage)
     counts.finish_reason = response.status
@@ -151,3 +158,10 @@ def take_response(counts: Counts, response: ResponseShape) -> None:
         counts.finish_reason = response.incomplete_details.reason
     if response.status == "failed":
         counts.failed = True
+    if response.status == "cancelled":  # vLLM's word for an abort, where it has one
+        raise EngineAbortedError
+
+
+def note_response(counts: Counts, response: ResponseShape) -> None:
+    if response.id and counts.response_made is not None:
+        counts.response_made(response.id)
