@@ -1,4 +1,4 @@
-"""The warden as a process: what signals do, and how a start that cannot be ends."""
+"""The warden as a process: what signals do, what systemd is told, and how a start that cannot be ends."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import aiohttp
 import msgspec
 import pytest
 
+from lmwarden.daemon import ServiceManager
 from lmwarden.simulation.options import SimulatedEngineOptions
 from lmwarden.simulation.server import serving
 
@@ -22,10 +23,10 @@ LIMIT_S = 30.0
 SOURCES = Path(__file__).parent.parent / "src"
 
 
-async def command(*arguments: str) -> Process:
+async def command(*arguments: str, **environment: str) -> Process:
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "lmwarden", *arguments,
-        stdout=PIPE, stderr=PIPE, env={**os.environ, "PYTHONPATH": str(SOURCES)},
+        stdout=PIPE, stderr=PIPE, env={**os.environ, "PYTHONPATH": str(SOURCES), **environment},
     )  # fmt: skip
 
 
@@ -152,3 +153,118 @@ async def test_a_data_folder_in_use_is_one_line_and_status_2(daemon: Daemon, tmp
         f"lmwarden: --data-dir: {tmp_path} is in use by another warden (process {daemon.process.pid});"
         " give each its own folder\n"
     )
+
+
+async def test_an_abort_says_where_it_stood(daemon: Daemon) -> None:
+    daemon.process.send_signal(signal.SIGABRT)
+    _, errors = await daemon.process.communicate()
+    assert daemon.process.returncode == -signal.SIGABRT
+    # A trace of each thread, the console's among them; nothing of what was said.
+    assert b"Fatal Python error: Aborted" in errors
+    assert b"in _serve" in errors or b"in run" in errors
+
+
+# -- systemd ----------------------------------------------------------------------------------------------------------
+
+
+class Systemd:
+    """The other end of ``NOTIFY_SOCKET``."""
+
+    def __init__(self, address: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind(address)
+        self.heard: list[str] = []
+
+    async def hears(self, line: str) -> None:
+        """Wait until a line was said; lines before it are noted."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(LIMIT_S):
+            while line not in self.heard:
+                self.heard += (await loop.sock_recv(self._socket, 4096)).decode().split("\n")
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture(params=["path", "abstract"])
+def notify_socket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Systemd]]:
+    """The address as systemd writes it, and the one who listens there."""
+    if request.param == "path":
+        name = str(tmp_path / "notify")
+        systemd = Systemd(name)
+    else:
+        name = f"@lmwarden-test-{os.getpid()}-{tmp_path.name}"
+        systemd = Systemd("\0" + name[1:])
+    yield name, systemd
+    systemd.close()
+
+
+async def test_systemd_is_told_from_start_to_stop(tmp_path: Path, notify_socket: tuple[str, Systemd]) -> None:
+    address, systemd = notify_socket
+    async with serving(SimulatedEngineOptions(replicas=2, speed=1.0)) as url:
+        process = await command(
+            "serve", "--engine", url, "--port", "0", "--console-port", "0", "--data-dir", str(tmp_path),
+            NOTIFY_SOCKET=address, WATCHDOG_USEC="100000",
+        )  # fmt: skip
+        try:
+            daemon = Daemon(process)
+            await systemd.hears("STATUS=starting; waits for engines")
+            assert "READY=1" not in systemd.heard
+            await systemd.hears("READY=1")
+            await daemon.ready()
+            async with aiohttp.ClientSession() as session, session.get(daemon.client_url + "/readyz") as response:
+                assert response.status == 200
+            await systemd.hears("STATUS=2 of 2 replicas ready, 0 requests in flight")
+            # The beat goes on.
+            for _ in range(3):
+                systemd.heard.clear()
+                await systemd.hears("WATCHDOG=1")
+            process.send_signal(signal.SIGTERM)
+            await systemd.hears("STOPPING=1")
+            assert await daemon.ended() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+
+
+def test_the_variables_are_taken_so_that_no_engine_inherits_them() -> None:
+    environ = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "7", "PATH": "/bin"}
+    manager = ServiceManager(environ, 7)
+    assert environ == {"PATH": "/bin"}
+    assert (manager.listens, manager.watchdog_s) == (True, 30.0)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "8"},
+        {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "soon"},
+        {"NOTIFY_SOCKET": "/run/x"},
+        {"WATCHDOG_USEC": "30000000"},
+    ],
+)
+def test_a_watchdog_that_is_not_ours(environ: dict[str, str]) -> None:
+    assert ServiceManager(environ, 7).watchdog_s is None
+
+
+def test_without_systemd_nothing_is_sent(tmp_path: Path) -> None:
+    nobody = ServiceManager({}, 7)
+    assert not nobody.listens
+    nobody.tell("READY=1")
+    # Nor does a listener that is gone harm anybody.
+    ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")}, 7).tell("READY=1")
+
+
+def test_a_status_is_sent_when_it_changes(notify_socket: tuple[str, Systemd]) -> None:
+    address, systemd = notify_socket
+    manager = ServiceManager({"NOTIFY_SOCKET": address}, 7)
+    for sentence in ("one", "one", "two"):
+        manager.status(sentence)
+
+    async def hear() -> None:
+        await systemd.hears("STATUS=two")
+
+    asyncio.run(hear())
+    assert systemd.heard == ["STATUS=one", "STATUS=two"]

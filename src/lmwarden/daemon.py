@@ -1,16 +1,23 @@
-"""The warden as a process of its own: signals, and what only the owner of a process may do.
+"""The warden as a process of its own: signals, systemd, and what only the owner of a process may do.
 
 First SIGTERM or SIGINT: new requests are refused and open streams finish within ``client.drain_s``. Second:
 open streams are cut. Third: the process ends where it stands.
+
+Under systemd (``Type=notify``) it says when it is ready, what it does, and that it stops; and it feeds the watchdog
+from the data loop itself, so that a loop that is stuck misses the beat and is restarted. systemd then sends SIGABRT,
+which makes the process write where each of its threads stood.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import gc
 import os
 import signal
+import socket
+from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
@@ -18,8 +25,61 @@ import uvloop
 
 from lmwarden.config import Config
 from lmwarden.serve import Warden
+from lmwarden.types import ReplicaState
 
 log = structlog.get_logger("lmwarden")
+
+STATUS_EVERY_S = 5.0
+"""Between two looks at what ``systemctl status`` should show, where no watchdog asks for more."""
+
+
+class ServiceManager:
+    """systemd, as far as it wants to be told. Without ``NOTIFY_SOCKET`` nobody does, and nothing is sent."""
+
+    def __init__(self, environ: MutableMapping[str, str], pid: int) -> None:
+        """Args:
+        environ: asked for systemd's variables, which are taken out, so that no engine inherits them.
+        pid: of this process: the watchdog may be meant for another one.
+        """
+        address = environ.pop("NOTIFY_SOCKET", "")
+        beat_us, meant_for = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
+        # A leading @ stands for the abstract name space.
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._status = ""
+        meant = address and beat_us.isdigit() and meant_for in ("", str(pid))
+        self.watchdog_s = int(beat_us) / 1e6 if meant else None
+        """It wants to hear from us this often; None: it does not care."""
+
+    @property
+    def listens(self) -> bool:
+        """Whether anything is sent."""
+        return bool(self._address)
+
+    def tell(self, *lines: str) -> None:
+        """Send ``KEY=value`` lines. Never waits; what cannot be sent is lost, as it would be without systemd."""
+        if not self._address:
+            return
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.sendto("\n".join(lines).encode(), self._address)
+
+    def status(self, sentence: str) -> None:
+        """What ``systemctl status`` shows; sent when it changed."""
+        if sentence != self._status:
+            self._status = sentence
+            self.tell(f"STATUS={sentence}")
+
+    async def keep_told(self, warden: Warden) -> None:
+        """Feed the watchdog and keep the status up to date, from the loop that calls this, until cancelled."""
+        every_s = STATUS_EVERY_S if self.watchdog_s is None else min(STATUS_EVERY_S, self.watchdog_s / 2)
+        while True:
+            if self.watchdog_s is not None:
+                self.tell("WATCHDOG=1")
+            try:
+                self.status(_summary(warden))
+            except Exception:
+                log.exception("the status could not be told")  # and the beat goes on
+            await asyncio.sleep(every_s)
 
 
 def run(config: Config) -> None:
@@ -28,15 +88,20 @@ def run(config: Config) -> None:
     Raises:
         ConfigError, StorageError: it could not start.
     """
-    uvloop.run(_serve(config))
+    with contextlib.suppress(OSError, ValueError):  # a standard error that is no file
+        faulthandler.enable()
+    uvloop.run(_serve(config, ServiceManager(os.environ, os.getpid())))
 
 
-async def _serve(config: Config) -> None:
+async def _serve(config: Config, manager: ServiceManager) -> None:
     warden = Warden(config)
     signalled = _signals()
+    manager.status("starting; waits for engines")
     starting = asyncio.ensure_future(warden.start())
     if not await _before(starting, signalled):
         return
+    manager.tell("READY=1")
+    telling = asyncio.ensure_future(manager.keep_told(warden)) if manager.listens else None
     # From here on the heap is mostly immortal: keep it out of collections, and collect rarely, because a full
     # collection over 100,000 conversations would stop every stream for as long as it takes.
     gc.collect()
@@ -44,10 +109,22 @@ async def _serve(config: Config) -> None:
     gc.set_threshold(50_000, 20, 100)
     await signalled.get()
     log.info("stopping; open streams may finish", drain_s=config.client.drain_s)
+    manager.tell("STOPPING=1")
     stopping = asyncio.ensure_future(warden.stop())
     if not await _before(stopping, signalled):
         log.warning("second signal; open streams are cut")
         await warden.stop(drain_s=0)
+    if telling is not None:
+        telling.cancel()
+
+
+def _summary(warden: Warden) -> str:
+    """One line on how it goes."""
+    models = warden.control.snapshot.models
+    replicas = [replica for model in models for replica in model.view.replicas]
+    ready = sum(replica.state is ReplicaState.READY for replica in replicas)
+    in_flight = sum(model.view.in_flight for model in models)
+    return f"{ready} of {len(replicas)} replicas ready, {in_flight} requests in flight"
 
 
 async def _before(work: asyncio.Future[None], signalled: asyncio.Queue[int]) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import aiohttp
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.console.made_up import CHAT, MESSAGES, counted, model, pin, process, replica, snapshot, view
 from tests.console.scene import Scene
 
 from lmwarden.console.metrics import exposition
-from lmwarden.types import Decision, Outcome
+from lmwarden.types import Decision, Outcome, PinVerdict, ReplicaSample
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -23,10 +25,13 @@ async def scene() -> AsyncIterator[Scene]:
 
 def read(scene: Scene) -> Series:
     scene.refresh()
-    text = exposition(scene.control.snapshot).decode()
+    return parsed(exposition(scene.control.snapshot))
+
+
+def parsed(page: bytes) -> Series:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
+        for family in text_string_to_metric_families(page.decode())
         for sample in family.samples
     }
 
@@ -38,27 +43,53 @@ async def test_the_published_names(scene: Scene) -> None:
     scene.counters.ended(None, Outcome.REFUSED, None, None)
     scene.watch.scraped_at = 0.0
     series = read(scene)
-    model = ("model", "org/model")
+    named = ("model", "org/model")
     home = ("replica", str(action.replica))
     for name, labels, value in (
-        ("lmwarden_requests_total", [("decision", "placed"), model, ("outcome", "ok")], 1),
-        ("lmwarden_requests_total", [("decision", "sticky"), model, ("outcome", "ok")], 1),
-        ("lmwarden_requests_total", [("decision", "refused"), model, ("outcome", "refused")], 1),
-        ("lmwarden_in_flight", [model, home], 1),
-        ("lmwarden_conversations", [model, home], 1),
-        ("lmwarden_replica_up", [model, home], 1),
-        ("lmwarden_waiting_room", [model], 0),
-        ("lmwarden_prompt_tokens_total", [model, ("source", "cached")], 120),
-        ("lmwarden_prompt_tokens_total", [model, ("source", "computed")], 80),
-        ("lmwarden_completion_tokens_total", [model], 14),
-        ("lmwarden_time_to_first_byte_seconds_count", [model], 2),
-        ("lmwarden_time_to_first_byte_seconds_bucket", [("le", "0.25"), model], 0),
-        ("lmwarden_time_to_first_byte_seconds_bucket", [("le", "0.5"), model], 2),
-        ("lmwarden_time_to_first_byte_seconds_bucket", [("le", "+Inf"), model], 2),
+        ("lmwarden_requests_total", [("decision", "placed"), named, ("outcome", "ok")], 1),
+        ("lmwarden_requests_total", [("decision", "sticky"), named, ("outcome", "ok")], 1),
+        ("lmwarden_requests_total", [("decision", "refused"), named, ("outcome", "refused")], 1),
+        ("lmwarden_in_flight", [named, home], 1),
+        ("lmwarden_conversations", [named, home], 1),
+        ("lmwarden_replica_up", [named, home], 1),
+        ("lmwarden_waiting_room", [named], 0),
+        ("lmwarden_prompt_tokens_total", [named, ("source", "cached")], 120),
+        ("lmwarden_prompt_tokens_total", [named, ("source", "computed")], 80),
+        ("lmwarden_completion_tokens_total", [named], 14),
+        ("lmwarden_time_to_first_byte_seconds_count", [named], 2),
+        ("lmwarden_time_to_first_byte_seconds_bucket", [("le", "0.25"), named], 0),
+        ("lmwarden_time_to_first_byte_seconds_bucket", [("le", "0.5"), named], 2),
+        ("lmwarden_time_to_first_byte_seconds_bucket", [("le", "+Inf"), named], 2),
         ("lmwarden_ledger_dropped_rows_total", [], 0),
+        ("lmwarden_ledger_trouble", [], 0),
+        ("lmwarden_engine_state", [named, ("engine", "e0"), ("state", "starting")], 1),
+        ("lmwarden_engine_state", [named, ("engine", "e0"), ("state", "up")], 0),
+        ("lmwarden_requests_identified_total", [named, ("by", "none")], 0),
     ):
         assert series[name, tuple(sorted(labels))] == value, name
-    assert series["lmwarden_engine_scrape_age_seconds", (("engine", "e0"), model)] > 0
+    assert series["lmwarden_engine_scrape_age_seconds", (("engine", "e0"), named)] > 0
+
+
+async def test_engines_that_were_launched_and_tested() -> None:
+    pins = {CHAT: pin(PinVerdict.VERIFIED), MESSAGES: pin(PinVerdict.FAILED), "/v1/other": pin(PinVerdict.UNVERIFIED)}
+    well = msgspec.structs.replace(process(restarts=3), pins=pins)
+    stalled = (replica(0, sample=ReplicaSample(taken_at=1.0, stalled=True)), replica(1, sample=None))
+    made_up = snapshot(
+        model(engines=(well,), view=view(replicas=stalled), counters=counted(identity_derived=5).counters),
+        ledger_trouble="the disk is full",
+    )
+    series = parsed(exposition(made_up))
+    labels = (("engine", "e0"), ("model", "org/model"))
+    assert series["lmwarden_engine_restarts_total", labels] == 3
+    by_endpoint = {
+        dict(of)["endpoint"]: value for (name, of), value in series.items() if name == "lmwarden_pin_verified"
+    }
+    # What was not tested is absent.
+    assert by_endpoint == {CHAT: 1, MESSAGES: 0}
+    by_replica = {dict(of)["replica"]: v for (name, of), v in series.items() if name == "lmwarden_replica_stalled"}
+    assert by_replica == {"e0/0": 1}
+    assert series["lmwarden_ledger_trouble", ()] == 1
+    assert series["lmwarden_requests_identified_total", (("by", "derived"), ("model", "org/model"))] == 5
 
 
 async def test_what_was_not_measured_is_absent(scene: Scene) -> None:

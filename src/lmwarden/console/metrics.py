@@ -14,8 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from lmwarden.control import ModelSnapshot, Snapshot
-from lmwarden.types import ReplicaState
+from lmwarden.control import EngineState, ModelSnapshot, Snapshot
+from lmwarden.types import PinVerdict, ReplicaState
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -36,11 +36,17 @@ class _SnapshotCollector(Collector):
         yield from _traffic(self._snapshot)
         yield from _routing(models)
         yield from _engines(models)
-        dropped = CounterMetricFamily(
-            "lmwarden_ledger_dropped_rows", "Request rows lost because the disk could not follow."
-        )
-        dropped.add_metric([], self._snapshot.ledger_dropped_rows)
-        yield dropped
+        yield from _ledger(self._snapshot)
+
+
+def _ledger(snapshot: Snapshot) -> Iterator[Metric]:
+    dropped = CounterMetricFamily(
+        "lmwarden_ledger_dropped_rows", "Request rows lost because the disk could not follow."
+    )
+    dropped.add_metric([], snapshot.ledger_dropped_rows)
+    trouble = GaugeMetricFamily("lmwarden_ledger_trouble", "1: history and homes are not written just now.")
+    trouble.add_metric([], snapshot.ledger_trouble is not None)
+    yield from (dropped, trouble)
 
 
 def _traffic(snapshot: Snapshot) -> Iterator[Metric]:
@@ -58,6 +64,11 @@ def _traffic(snapshot: Snapshot) -> Iterator[Metric]:
         labels=["model", "source"],
     )
     completion = CounterMetricFamily("lmwarden_completion_tokens", "Generated tokens.", labels=["model"])
+    identified = CounterMetricFamily(
+        "lmwarden_requests_identified",
+        "Generations by how their conversation was recognised: an id that was sent, its beginning, not at all.",
+        labels=["model", "by"],
+    )
     for model in snapshot.models:
         counters = model.counters
         for (decision, outcome), count in counters.requests.items():
@@ -67,7 +78,10 @@ def _traffic(snapshot: Snapshot) -> Iterator[Metric]:
         prompt.add_metric([model.name, "cached"], counters.prompt_tokens_cached)
         prompt.add_metric([model.name, "computed"], counters.prompt_tokens_computed)
         completion.add_metric([model.name], counters.completion_tokens)
-    yield from (requests, first_byte, prompt, completion)
+        identified.add_metric([model.name, "sent"], counters.identity_sent)
+        identified.add_metric([model.name, "derived"], counters.identity_derived)
+        identified.add_metric([model.name, "none"], counters.identity_none)
+    yield from (requests, first_byte, prompt, completion, identified)
 
 
 def _routing(models: Iterable[ModelSnapshot]) -> Iterator[Metric]:
@@ -80,8 +94,9 @@ def _routing(models: Iterable[ModelSnapshot]) -> Iterator[Metric]:
     )
     up = GaugeMetricFamily("lmwarden_replica_up", "1: takes requests; 0: does not.", labels=replica_labels)
     waiting = GaugeMetricFamily("lmwarden_waiting_room", "Requests in the waiting room.", labels=["model"])
-    # Present from the start so that dashboards find the name; a series appears once a pin was tested.
-    pins = GaugeMetricFamily("lmwarden_pin_verified", "1: the replica obeyed a test pin.", labels=replica_labels)
+    stalled = GaugeMetricFamily(
+        "lmwarden_replica_stalled", "1: it has requests and makes no progress.", labels=replica_labels
+    )
     for model in models:
         waiting.add_metric([model.name], model.view.waiting)
         for replica in model.view.replicas:
@@ -89,20 +104,40 @@ def _routing(models: Iterable[ModelSnapshot]) -> Iterator[Metric]:
             in_flight.add_metric(labels, replica.in_flight)
             conversations.add_metric(labels, replica.conversations)
             up.add_metric(labels, replica.state is ReplicaState.READY)
-    yield from (in_flight, conversations, up, waiting, pins)
+            if replica.sample is not None:
+                stalled.add_metric(labels, replica.sample.stalled)
+    yield from (in_flight, conversations, up, stalled, waiting)
 
 
 def _engines(models: Iterable[ModelSnapshot]) -> Iterator[Metric]:
+    labels = ["model", "engine"]
     age = GaugeMetricFamily(
-        "lmwarden_engine_scrape_age_seconds",
-        "Age of the engine's last good scrape.",
-        labels=["model", "engine"],
+        "lmwarden_engine_scrape_age_seconds", "Age of the engine's last good scrape.", labels=labels
+    )
+    state = GaugeMetricFamily(
+        "lmwarden_engine_state", "1 for the state that the engine is in, 0 for the others.", labels=[*labels, "state"]
+    )
+    restarts = CounterMetricFamily(
+        "lmwarden_engine_restarts", "Starts of a launched engine after its first one.", labels=labels
+    )
+    pins = GaugeMetricFamily(
+        "lmwarden_pin_verified",
+        "1: the engine obeys the rank that we name on this endpoint; 0: it does not.",
+        labels=[*labels, "endpoint"],
     )
     for model in models:
         for engine in model.engines:
+            names = [model.name, engine.engine]
             if engine.scrape_age_s is not None:
-                age.add_metric([model.name, engine.engine], engine.scrape_age_s)
-    yield age
+                age.add_metric(names, engine.scrape_age_s)
+            for word in EngineState:
+                state.add_metric([*names, word], engine.state is word)
+            if engine.launch is not None:
+                restarts.add_metric(names, engine.launch.restarts)
+            for path, report in engine.pins.items():
+                if report.verdict is not PinVerdict.UNVERIFIED:
+                    pins.add_metric([*names, path], report.verdict is PinVerdict.VERIFIED)
+    yield from (age, state, restarts, pins)
 
 
 def _buckets(bounds_s: tuple[float, ...], counts: tuple[int, ...]) -> list[tuple[str, float]]:

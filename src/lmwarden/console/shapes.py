@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from lmwarden.control import EngineSnapshot, ModelSnapshot, Snapshot
+from lmwarden.console.checks import ModelWarning, warnings_of
+from lmwarden.console.engines import EngineLine, PinState, engines_of, pin_state
+from lmwarden.control import ModelSnapshot, Operation, Snapshot
 from lmwarden.types import Decision, ReplicaState, ReplicaView
 
 
@@ -16,6 +18,12 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
 
     replica: str
     state: ReplicaState
+    stalled: bool
+    """It has requests and makes no progress."""
+    suspect: bool
+    """It failed, stayed silent or stalled a moment ago: no new conversations for a while."""
+    drained: bool
+    """An operator took it out."""
     in_flight: int
     placed: int
     sticky: int
@@ -41,11 +49,15 @@ class AdmissionState(msgspec.Struct, frozen=True, kw_only=True):
     room_for: int | None = None
 
 
-class PinState(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a rank that we name was seen to be obeyed. This version does not test it."""
+class IdentityCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How requests were recognised as part of a conversation, since ``counting_since``."""
 
-    state: str = "unverified"
-    detail: str | None = "pins are not tested in this version"
+    sent: int
+    """By a session id that the client sent."""
+    derived: int
+    """By how the conversation begins."""
+    none: int
+    """Not at all."""
 
 
 class RoutingState(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +85,13 @@ class ModelDetail(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...]
     max_model_len: int | None
     conversations: int
-    engines: tuple[EngineSnapshot, ...]
+    identity: IdentityCounts
+    panic: bool
+    """The probes of all its engines fail, so they are tried all the same."""
+    engines: list[EngineLine]
+    operation: Operation | None
+    """The latest restart: running, or how it ended."""
+    warnings: list[ModelWarning]
     routing: RoutingState
 
 
@@ -111,7 +129,7 @@ def routing_state(model: ModelSnapshot, counting_since: str) -> RoutingState:
         balancer=view.balancer,
         counting_since=counting_since,
         admission=AdmissionState(),
-        pins=PinState(),
+        pins=pin_state(model.engines),
         replicas=[_row(replica, model) for replica in view.replicas],
     )
 
@@ -123,7 +141,15 @@ def model_detail(model: ModelSnapshot, counting_since: str) -> ModelDetail:
         aliases=model.aliases,
         max_model_len=model.max_model_len,
         conversations=model.view.conversations,
-        engines=model.engines,
+        identity=IdentityCounts(
+            sent=model.counters.identity_sent,
+            derived=model.counters.identity_derived,
+            none=model.counters.identity_none,
+        ),
+        panic=model.panic,
+        engines=engines_of(model),
+        operation=model.operation,
+        warnings=warnings_of(model),
         routing=routing_state(model, counting_since),
     )
 
@@ -152,6 +178,9 @@ def _row(replica: ReplicaView, model: ModelSnapshot) -> ReplicaRow:
     return ReplicaRow(
         replica=str(replica.replica),
         state=replica.state,
+        stalled=sample.stalled if sample else False,
+        suspect=replica.suspect,
+        drained=replica.replica in model.drained,
         in_flight=replica.in_flight,
         placed=replica.placed,
         sticky=replica.sticky,

@@ -10,7 +10,9 @@ import aiohttp
 import pytest
 from tests.console.scene import Scene
 
-from lmwarden.control import SettingsError, UnknownModelError, check_routing_changes
+from lmwarden.control import SettingsError, UnknownModelError
+from lmwarden.control.commands import check_routing_changes
+from lmwarden.engine.discover import EngineFacts
 from lmwarden.types import ReplicaId, RoutingSettings
 
 
@@ -39,6 +41,68 @@ async def test_a_change_from_another_thread_answers_with_the_new_state(scene: Sc
     assert model.view.settings == expected
     # Whoever reads the shared snapshot next sees it too.
     assert scene.control.routing_settings("org/model") == expected
+
+
+async def test_changes_are_handed_on_to_be_kept(scene: Scene) -> None:
+    await asyncio.wrap_future(scene.control.patch_routing("org/model", {"affinity": False, "spill_threshold": None}))
+    await asyncio.wrap_future(scene.control.patch_routing("org/model", {}))
+    assert scene.kept_settings == [("org/model", {"affinity": False, "spill_threshold": None})]
+
+
+async def test_a_command_that_goes_wrong_says_so_to_its_caller(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(settings: RoutingSettings, now: float) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(scene.router, "configure", broken)
+    with pytest.raises(RuntimeError, match="no"):
+        await asyncio.wrap_future(scene.control.patch_routing("org/model", {"affinity": False}))
+    assert "a command failed" in capsys.readouterr().out
+    assert scene.kept_settings == []
+
+
+async def test_snapshots_go_on_after_one_failed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real, taken, calls = scene.control.take, asyncio.Event(), 0
+
+    def fails_once() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise RuntimeError("no")
+        real()
+        taken.set()
+
+    before = scene.control.snapshot
+    monkeypatch.setattr(scene.control, "take", fails_once)
+    running = asyncio.ensure_future(scene.control.run(0.0))
+    async with asyncio.timeout(20.0):
+        await taken.wait()
+    assert scene.control.snapshot is not before
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert "taking a snapshot failed" in capsys.readouterr().out
+
+
+async def test_what_an_engine_says_of_itself_goes_before_what_was_known(scene: Scene) -> None:
+    scene.watch.facts = EngineFacts(
+        model="m",
+        other_names=(),
+        max_model_len=4096,
+        ranks=2,
+        kv_cache_tokens=(None, None),
+        boot_ids=(None, None),
+        version="0.33.0",
+        is_vllm=True,
+        usage_details=False,
+    )
+    scene.refresh()
+    model = scene.control.snapshot.model("org/model")
+    (engine,) = model.engines
+    assert model.max_model_len == 4096
+    assert (engine.version, engine.is_vllm, engine.usage_details) == ("0.33.0", True, False)
 
 
 async def test_only_what_was_named_changes(scene: Scene) -> None:

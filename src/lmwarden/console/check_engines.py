@@ -1,0 +1,133 @@
+"""A model's engines: do they answer, obey, and report?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from lmwarden.console.findings import Check, Level, fault, ok, warning
+from lmwarden.control import EngineSnapshot, ModelSnapshot
+from lmwarden.types import PinVerdict, ReplicaState
+
+STALE_SCRAPE_S = 10.0
+"""Twice the age beyond which the router ignores a scrape."""
+
+
+def check_engines(model: ModelSnapshot) -> Iterator[Check]:
+    """All of them."""
+    yield from _replicas(model)
+    for engine in model.engines:
+        for check in (*_process(engine), *_scrape(engine), *_pins(engine), *_usage_details(engine)):
+            yield msgspec.structs.replace(check, engine=engine.engine)
+
+
+def _replicas(model: ModelSnapshot) -> Iterator[Check]:
+    states = [replica.state for replica in model.view.replicas]
+    ready = states.count(ReplicaState.READY)
+    text = f"{ready} of {len(states)} replicas take requests"
+    if not ready:
+        yield fault("replicas", text, "the lines about its engines say why")
+    elif ready < len(states):
+        yield warning("replicas", text, "the lines about its engines say why")
+    else:
+        yield ok("replicas", text)
+    if model.panic:
+        yield fault(
+            "panic",
+            "the probes of all its engines fail, so they are tried all the same",
+            "look what stands between the warden and the engines, and whether they are overloaded",
+        )
+
+
+def _process(engine: EngineSnapshot) -> Iterator[Check]:
+    name, launch = engine.engine, engine.launch
+    if launch is not None and launch.phase in _PHASES:
+        code, level, what_to_do = _PHASES[launch.phase]
+        step = f" ({launch.step})" if launch.step else ""
+        last = f" (its last line: {launch.last_lines[-1]:.300})" if launch.last_lines and level is Level.FAULT else ""
+        text = f"{name}: {launch.detail.rstrip('.')}{step}{last}"
+        yield Check(code=code, level=level, text=text, what_to_do=what_to_do.format(engine=name))
+    elif engine.state == "down":
+        text = f"{name} at {engine.url} does not answer"
+        yield fault("engine_down", text, "start it, or look why it is unreachable")
+    elif engine.state == "starting":
+        yield warning("engine_starting", f"{name} at {engine.url} has not answered yet", "wait, or look at its log")
+    else:
+        version = f", version {engine.version}" if engine.version else ""
+        yield ok("engine", f"{name} at {engine.url} answers{version}")
+    if launch is not None and launch.outdated:
+        yield warning(
+            "engine_outdated",
+            f"{name} runs with another command than the configuration says now",
+            "a rolling restart applies it: POST /api/models/NAME/rolling-restart",
+        )
+
+
+_LOOK = "read its log (GET /api/engines/{engine}/logs) and mend the cause"
+_RESTART = "restart it: POST /api/models/NAME/replicas/{engine}/0/restart"
+_PHASES = {
+    "failed": ("engine_failed", Level.FAULT, f"{_LOOK}; then {_RESTART}"),
+    "stuck": ("engine_stuck", Level.FAULT, "none is started beside it: look at the old one with ps and nvidia-smi"),
+    "backing_off": ("engine_crashed", Level.FAULT, f"it is started again by itself; if it goes on, {_LOOK}"),
+    "starting": ("engine_starting", Level.WARNING, "wait; large models take minutes"),
+    "stopping": ("engine_stopping", Level.WARNING, "wait"),
+    "stopped": ("engine_stopped", Level.WARNING, _RESTART),
+}
+"""Phases of a launched engine that does not serve: code, level, what to do."""
+
+
+def _scrape(engine: EngineSnapshot) -> Iterator[Check]:
+    if engine.state != "up" or engine.is_vllm is False:
+        return
+    age_s = engine.scrape_age_s
+    if age_s is None:
+        yield warning(
+            "no_metrics",
+            f"{engine.engine} shows no metrics: its capacity and its restarts are hard to see",
+            "start vLLM without --disable-log-stats, and let /metrics through to the warden",
+        )
+    elif age_s > STALE_SCRAPE_S:
+        yield warning(
+            "stale_metrics",
+            f"the last good look at the metrics of {engine.engine} is {age_s:.0f} s old",
+            "look whether it is overloaded, or the way to it is slow; the warden goes on with its own counts",
+        )
+    else:
+        yield ok("metrics", f"{engine.engine} reports its load")
+
+
+def _pins(engine: EngineSnapshot) -> Iterator[Check]:
+    if engine.ranks == 1:
+        return  # no rank is named
+    obeyed = []
+    for path, report in sorted(engine.pins.items()):
+        detail = f": {report.detail.rstrip('.')}" if report.detail else ""
+        if report.verdict is PinVerdict.VERIFIED:
+            obeyed.append(path)
+        elif report.verdict is PinVerdict.FAILED:
+            yield fault(
+                "pin_failed",
+                f"{engine.engine} does not obey the rank that we name on {path}{detail}",
+                "requests there go without a rank, so they have no affinity: look for a proxy in between that drops the"
+                " header X-data-parallel-rank, use a vLLM that takes it, or run one server per replica",
+            )
+        else:
+            yield warning(
+                "pin_unverified",
+                f"it is not known yet whether {engine.engine} obeys a rank on {path}{detail}",
+                "wait for a quieter moment: it is tried again",
+            )
+    if obeyed:
+        yield ok("pins", f"{engine.engine} obeys the rank that we name on {', '.join(obeyed)}")
+
+
+def _usage_details(engine: EngineSnapshot) -> Iterator[Check]:
+    if engine.usage_details is False:
+        yield warning(
+            "no_usage_details",
+            f"the answers of {engine.engine} do not say how much of a prompt was cached; all of it counts as computed",
+            "start vLLM with --enable-prompt-tokens-details",
+        )
+    elif engine.usage_details:
+        yield ok("usage_details", f"the answers of {engine.engine} say how much of a prompt was cached")

@@ -1,0 +1,144 @@
+"""A model's work: does it flow, does it fit, and does the cache help?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lmwarden.console.findings import Check, fault, ok, warning
+from lmwarden.control import ModelSnapshot, OperationState
+from lmwarden.types import Decision, ReplicaState
+
+LEAST_REQUESTS = 20
+"""Below this many a share says nothing."""
+MANY_WITHOUT_ID = 0.2
+"""Share of requests without a session id from which affinity visibly suffers."""
+LOW_CACHED_SHARE = 0.5
+"""An agent's later turns have 85 % of their prompt in the cache; first turns pull the mean down, but not so far."""
+HIGH_STICKY_RATIO = 0.8
+
+
+def check_work(model: ModelSnapshot) -> Iterator[Check]:
+    """All of it."""
+    for check in (_stalled, _drained, _operation, _max_num_seqs, _context, _held, _session_ids, _prefix):
+        yield from check(model)
+
+
+def _stalled(model: ModelSnapshot) -> Iterator[Check]:
+    for replica in model.view.replicas:
+        if replica.sample is not None and replica.sample.stalled and replica.state is not ReplicaState.DOWN:
+            yield fault(
+                "stalled",
+                f"{replica.replica} has requests and makes no progress",
+                "it gets no new conversations; if it does not recover, restart its engine",
+            )
+
+
+def _drained(model: ModelSnapshot) -> Iterator[Check]:
+    for replica in sorted(model.drained):
+        yield warning(
+            "drained",
+            f"{replica} was taken out by an operator and gets nothing new",
+            f"give it back: POST /api/models/{model.name}/replicas/{replica}/undrain",
+        )
+
+
+def _operation(model: ModelSnapshot) -> Iterator[Check]:
+    operation = model.operation
+    if operation is not None and operation.state is OperationState.FAILED:
+        yield warning(
+            "restart_failed",
+            f"the last {operation.kind} ended early: {operation.sentence}",
+            "mend the cause and begin it again",
+        )
+
+
+def _max_num_seqs(model: ModelSnapshot) -> Iterator[Check]:
+    threshold = model.view.spill_threshold
+    if model.view.spill_threshold_source == "default":
+        yield warning(
+            "max_num_seqs",
+            f"max_num_seqs is not known, so the spill threshold is {threshold} by default",
+            "give vLLM's --max-num-seqs to the warden: max_num_seqs under [models.engine], or --max-num-seqs",
+        )
+    else:
+        yield ok("max_num_seqs", f"the spill threshold is {threshold} ({model.view.spill_threshold_source})")
+
+
+def _capacities(model: ModelSnapshot) -> dict[str, int]:
+    """Replica to KV-cache capacity in tokens, where known."""
+    known = {str(replica.replica): replica.capacity.kv_cache_tokens for replica in model.view.replicas}
+    return {name: tokens for name, tokens in known.items() if tokens}
+
+
+def _context(model: ModelSnapshot) -> Iterator[Check]:
+    capacities = _capacities(model)
+    if model.max_model_len is None or not capacities:
+        return
+    name, least = min(capacities.items(), key=lambda item: item[1])
+    if model.max_model_len > least:
+        yield warning(
+            "context_too_large",
+            f"a context may grow to {model.max_model_len} tokens, but the cache of {name} holds {least}",
+            f"start vLLM with --max-model-len {least} or less (clients must then know it: lmwarden connect tells them),"
+            " or give it more memory for the KV cache",
+        )
+    else:
+        yield ok("context", f"a context of {model.max_model_len} tokens fits the cache of each replica")
+
+
+def _held(model: ModelSnapshot) -> Iterator[Check]:
+    capacities = _capacities(model)
+    over = [
+        f"{replica.replica} holds {replica.resident_tokens} of {capacities[str(replica.replica)]}"
+        for replica in model.view.replicas
+        if replica.resident_tokens > capacities.get(str(replica.replica), replica.resident_tokens)
+    ]
+    if over:
+        yield warning(
+            "contexts_do_not_fit",
+            "the live conversations have more context than the cache can hold, in tokens: " + ", ".join(over),
+            "fewer agents at a time, shorter contexts, or more cache (a CPU tier: kv_offload_gib, or vLLM's"
+            " --kv-offloading-size)",
+        )
+    elif capacities:
+        yield ok("contexts", "the contexts of the live conversations fit the caches")
+
+
+def _session_ids(model: ModelSnapshot) -> Iterator[Check]:
+    derived, none = model.counters.identity_derived, model.counters.identity_none
+    total = model.counters.identity_sent + derived + none
+    if total < LEAST_REQUESTS:
+        return
+    without = derived + none
+    text = f"{without} of {total} requests came without a session id"
+    if without / total > MANY_WITHOUT_ID:
+        yield warning(
+            "no_session_id",
+            f"{text} ({derived} recognised by how their conversation begins, {none} not at all)",
+            "set the clients up as lmwarden connect says, or name the header that carries their session id under"
+            " client.session_headers",
+        )
+    else:
+        yield ok("session_ids", text)
+
+
+def _prefix(model: ModelSnapshot) -> Iterator[Check]:
+    counters, view = model.counters, model.view
+    prompt_tokens = counters.prompt_tokens_cached + counters.prompt_tokens_computed
+    later_turns = view.decisions.get(Decision.STICKY, 0)
+    if any(engine.usage_details is False for engine in model.engines):
+        return  # then nothing counts as cached
+    if later_turns < LEAST_REQUESTS or not prompt_tokens:
+        return
+    share = counters.prompt_tokens_cached / prompt_tokens
+    mostly_later = later_turns >= sum(view.decisions.values()) / 2
+    stays = view.sticky_ratio is not None and view.sticky_ratio >= HIGH_STICKY_RATIO
+    if share < LOW_CACHED_SHARE and mostly_later and stays:
+        yield warning(
+            "prefix_changes",
+            f"conversations stay on their replica, and yet only {share:.0%} of their prompts came from the cache",
+            "something changes at the head of the prompts, or the contexts do not fit: set the clients up as lmwarden"
+            " connect says (for Claude Code CLAUDE_CODE_ATTRIBUTION_HEADER=0 and ENABLE_TOOL_SEARCH=false)",
+        )
+    else:
+        yield ok("prefix", f"{share:.0%} of the prompts came from the cache")

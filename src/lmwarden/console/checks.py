@@ -1,0 +1,98 @@
+"""What is wrong with a running installation, in plain words, and what to do about it.
+
+Each check looks at a snapshot and gives one line: ok, a warning (it works, but worse than it could) or a fault (it
+does not work as promised). ``GET /api/checks`` answers with all of them, for ``lmwarden doctor``; the model's page
+shows those that are not ok as its warnings. The codes are public: scripts may look for them.
+
+What is not known gives no line: silence is better than a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from lmwarden.config import is_loopback
+from lmwarden.console.check_engines import check_engines
+from lmwarden.console.check_work import check_work
+from lmwarden.console.findings import Check, Level, fault, ok, warning
+from lmwarden.control import ModelSnapshot, Snapshot
+
+STUCK_S = 30.0
+"""A snapshot is taken once a second; one so old means that the data loop does not run."""
+
+
+class ModelWarning(msgspec.Struct, frozen=True, kw_only=True):
+    """A check that is not ok, on its model's page."""
+
+    code: str
+    text: str
+    what_to_do: str | None
+
+
+def check_all(snapshot: Snapshot, now: float, console_host: str | None) -> list[Check]:
+    """Everything.
+
+    Args:
+        snapshot: the latest.
+        now: Unix seconds.
+        console_host: what the console is bound to; None: not known.
+    """
+    checks = [*_data_loop(snapshot, now), *_ledger(snapshot), *_console(console_host)]
+    for model in snapshot.models:
+        checks += check_model(model)
+    return checks
+
+
+def check_model(model: ModelSnapshot) -> list[Check]:
+    """One model with its engines."""
+    return [msgspec.structs.replace(check, model=model.name) for check in (*check_engines(model), *check_work(model))]
+
+
+def warnings_of(model: ModelSnapshot) -> list[ModelWarning]:
+    """What its page warns of."""
+    found = [check for check in check_model(model) if check.level is not Level.OK]
+    return [ModelWarning(code=check.code, text=check.text, what_to_do=check.what_to_do) for check in found]
+
+
+def _data_loop(snapshot: Snapshot, now: float) -> Iterator[Check]:
+    age_s = now - snapshot.taken_at
+    if age_s > STUCK_S:
+        yield fault(
+            "data_loop",
+            f"the part that relays requests has not moved for {age_s:.0f} s",
+            "restart the warden; under systemd its watchdog does. Its log says where it stood",
+        )
+    else:
+        yield ok("data_loop", f"requests are relayed; counting since {snapshot.counting_since}")
+
+
+def _ledger(snapshot: Snapshot) -> Iterator[Check]:
+    if snapshot.ledger_trouble is not None:
+        yield warning(
+            "ledger",
+            f"history and homes are not written: {snapshot.ledger_trouble}",
+            "requests are served all the same; make room on the disk of the data folder, or mend what is said",
+        )
+    elif snapshot.ledger_dropped_rows:
+        yield warning(
+            "ledger_dropped",
+            f"{snapshot.ledger_dropped_rows} rows of the history were lost because the disk could not follow",
+            "give the data folder a faster disk, or raise storage.max_queued_rows",
+        )
+    else:
+        yield ok("ledger", "history and homes are written")
+
+
+def _console(host: str | None) -> Iterator[Check]:
+    if host is None:
+        return
+    if is_loopback(host):
+        yield ok("console_open", "the console is reachable from this machine only")
+    else:
+        yield warning(
+            "console_open",
+            f"the console listens on {host}: whoever reaches the port can read it, without sign-in",
+            'set console.host = "127.0.0.1" and reach it through a tunnel, or a proxy that asks who it is',
+        )

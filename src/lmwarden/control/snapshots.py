@@ -1,0 +1,132 @@
+"""Everything that the console shows, frozen at one moment.
+
+A snapshot is built on the data loop and then read by any thread without a lock: nothing in it ever changes.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from lmwarden.engine.launch_state import LaunchState
+from lmwarden.engine.pins import PinReport
+from lmwarden.engine.watch import EngineState
+from lmwarden.gateway.counters import TIME_TO_FIRST_BYTE_BOUNDS_S, GatewaySnapshot
+from lmwarden.types import ReplicaId, RouterView
+
+
+class UnknownModelError(LookupError):
+    """No model of that name is served."""
+
+
+class OperationKind(StrEnum):
+    """What an operator asked for."""
+
+    RESTART = "restart"
+    ROLLING_RESTART = "rolling-restart"
+
+
+class OperationState(StrEnum):
+    """How it stands."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Step(StrEnum):
+    """Where an engine's restart is."""
+
+    DRAINING = "draining"
+    """No new requests; the open ones finish."""
+    STOPPING = "stopping"
+    STARTING = "starting"
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """A restart of one engine, or of all engines of a model one after the other."""
+
+    kind: OperationKind
+    state: OperationState
+    engines: tuple[str, ...]
+    """Those to restart, in this order."""
+    done: tuple[str, ...] = ()
+    """Those that serve again."""
+    engine: str | None = None
+    """The one in hand; at the end the one where it failed or was cancelled."""
+    step: Step | None = None
+    step_since: float
+    """Unix seconds, as are the other two."""
+    started_at: float
+    ended_at: float | None = None
+    sentence: str
+    """What happens, or how it ended, for a person."""
+
+
+class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine at one moment."""
+
+    engine: str
+    url: str
+    ranks: int
+    state: EngineState
+    version: str | None
+    is_vllm: bool | None
+    """None: it has not answered yet."""
+    scrape_age_s: float | None
+    """Age of the last good scrape (modelled seconds); None: there was none."""
+    usage_details: bool | None
+    """Whether its answers say how much of a prompt was cached; None: not known."""
+    pins: dict[str, PinReport]
+    """By endpoint: whether it obeys a rank that we name."""
+    launched: bool
+    """The warden started it (or took it over)."""
+    launch: LaunchState | None
+    """Of a launched one."""
+
+
+class ModelSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One model at one moment."""
+
+    name: str
+    aliases: tuple[str, ...]
+    max_model_len: int | None
+    view: RouterView
+    engines: tuple[EngineSnapshot, ...]
+    prefix_hit_ratio: dict[ReplicaId, float | None]
+    """From the engine's own counters, since the warden's start."""
+    counters: GatewaySnapshot
+    panic: bool
+    """All its probes fail at once, so its engines are tried all the same."""
+    drained: frozenset[ReplicaId]
+    """Those that an operator took out and did not give back."""
+    operation: Operation | None
+    """The latest: running, or how it ended."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the console shows, at one moment."""
+
+    taken_at: float
+    """Unix seconds."""
+    counting_since: str
+    """When the counters began: ISO 8601, UTC."""
+    models: tuple[ModelSnapshot, ...]
+    ledger_dropped_rows: int
+    ledger_trouble: str | None
+    """What keeps history from the disk, in a sentence; None: nothing."""
+    first_byte_bounds_s: tuple[float, ...] = TIME_TO_FIRST_BYTE_BOUNDS_S
+    """Upper bounds of the buckets in ``GatewaySnapshot.first_byte_counts``; one more takes the rest."""
+
+    def model(self, name: str) -> ModelSnapshot:
+        """One model by its name.
+
+        Raises:
+            UnknownModelError: there is none.
+        """
+        for model in self.models:
+            if model.name == name:
+                return model
+        raise UnknownModelError(name)

@@ -1,0 +1,101 @@
+"""What is said of engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.console.made_up import CHAT, MESSAGES, engine, model, pin, process, replica, view
+
+from lmwarden.console.check_engines import check_engines
+from lmwarden.console.findings import Check, Level
+from lmwarden.control import EngineSnapshot, EngineState
+from lmwarden.engine.launch_state import EnginePhase
+from lmwarden.types import PinVerdict, ReplicaState
+
+
+def found(**changes: Any) -> dict[str, Check]:
+    return {check.code: check for check in check_engines(model(**changes))}
+
+
+@pytest.mark.parametrize(
+    ("ill", "code", "level", "says"),
+    [
+        (engine(state=EngineState.DOWN), "engine_down", Level.FAULT, "e0 at http://h:1 does not answer"),
+        (engine(state=EngineState.STARTING), "engine_starting", Level.WARNING, "has not answered yet"),
+        (engine(scrape_age_s=42.0), "stale_metrics", Level.WARNING, "metrics of e0 is 42 s old"),
+        (engine(scrape_age_s=None), "no_metrics", Level.WARNING, "e0 shows no metrics"),
+        (engine(usage_details=False), "no_usage_details", Level.WARNING, "do not say how much of a prompt was cached"),
+        (
+            engine(pins={CHAT: pin(PinVerdict.VERIFIED), MESSAGES: pin(PinVerdict.FAILED, "rank 1 was served by 0.")}),
+            "pin_failed",
+            Level.FAULT,
+            "e0 does not obey the rank that we name on /v1/messages: rank 1 was served by 0",
+        ),
+        (
+            engine(pins={CHAT: pin(PinVerdict.UNVERIFIED, "too busy to tell")}),
+            "pin_unverified",
+            Level.WARNING,
+            "whether e0 obeys a rank on /v1/chat/completions: too busy to tell",
+        ),
+        (
+            process(EnginePhase.FAILED, detail="it ended 5 times in a row.", last_lines=("a", "CUDA out of memory")),
+            "engine_failed",
+            Level.FAULT,
+            "e0: it ended 5 times in a row (its last line: CUDA out of memory)",
+        ),
+        (process(EnginePhase.STUCK), "engine_stuck", Level.FAULT, "e0"),
+        (process(EnginePhase.BACKING_OFF), "engine_crashed", Level.FAULT, "e0"),
+        (
+            process(EnginePhase.STARTING, detail="starting.", step="loading weights", last_lines=("old",)),
+            "engine_starting",
+            Level.WARNING,
+            "e0: starting (loading weights)",
+        ),
+        (process(EnginePhase.STOPPING), "engine_stopping", Level.WARNING, "e0"),
+        (process(EnginePhase.STOPPED), "engine_stopped", Level.WARNING, "e0"),
+        (process(outdated=True), "engine_outdated", Level.WARNING, "e0 runs with another command"),
+    ],
+)
+def test_each_trouble(ill: EngineSnapshot, code: str, level: Level, says: str) -> None:
+    check = found(engines=(ill,))[code]
+    assert check.level is level
+    assert says in check.text
+    assert check.what_to_do
+    assert "{" not in check.what_to_do
+    assert check.engine == "e0"
+
+
+def test_every_phase_has_words() -> None:
+    for phase in EnginePhase:
+        checks = found(engines=(process(phase),))
+        assert ("engine" in checks) == (phase is EnginePhase.RUNNING), phase
+
+
+def test_a_running_process_that_does_not_answer() -> None:
+    ill = process()
+    assert "engine_down" in found(engines=(engine(state=EngineState.DOWN, launched=True, launch=ill.launch),))
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    other = engine(ranks=1, is_vllm=False, scrape_age_s=None, usage_details=None)
+    assert set(found(engines=(other,))) == {"replicas", "engine"}
+
+
+@pytest.mark.parametrize(
+    ("states", "level"),
+    [
+        ((ReplicaState.READY, ReplicaState.READY), Level.OK),
+        ((ReplicaState.READY, ReplicaState.DOWN), Level.WARNING),
+        ((ReplicaState.DRAINING, ReplicaState.DOWN), Level.FAULT),
+    ],
+)
+def test_how_many_take_requests(states: tuple[ReplicaState, ...], level: Level) -> None:
+    replicas = tuple(replica(rank, state=state) for rank, state in enumerate(states))
+    check = found(view=view(replicas=replicas))["replicas"]
+    assert check.level is level
+    assert check.text == f"{states.count(ReplicaState.READY)} of 2 replicas take requests"
+
+
+def test_panic() -> None:
+    assert found(panic=True)["panic"].level is Level.FAULT

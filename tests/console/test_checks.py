@@ -1,0 +1,66 @@
+"""What is said of an installation: nothing where all is well, and each trouble with what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.console.made_up import counted, engine, model, snapshot
+
+from lmwarden.console.checks import STUCK_S, check_all, check_model, warnings_of
+from lmwarden.console.findings import Check, Level
+
+
+def found(console_host: str | None = "127.0.0.1", **changes: Any) -> dict[str, Check]:
+    taken = snapshot(**changes)
+    return {check.code: check for check in check_all(taken, taken.taken_at, console_host)}
+
+
+def test_where_all_is_well_each_line_is_ok() -> None:
+    checks = found()
+    assert {check.level for check in checks.values()} == {Level.OK}
+    assert set(checks) == {
+        "data_loop", "ledger", "console_open", "replicas", "engine", "metrics", "pins", "usage_details",
+        "max_num_seqs", "context", "contexts",
+    }  # fmt: skip
+    assert all(check.what_to_do is None for check in checks.values())
+    assert warnings_of(model()) == []
+
+
+def test_lines_name_their_model_and_engine() -> None:
+    checks = found()
+    assert (checks["engine"].model, checks["engine"].engine) == ("org/model", "e0")
+    assert (checks["replicas"].model, checks["replicas"].engine) == ("org/model", None)
+    assert (checks["ledger"].model, checks["ledger"].engine) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "level", "says"),
+    [
+        ({"ledger_trouble": "the disk is full"}, "ledger", Level.WARNING, "the disk is full"),
+        ({"ledger_dropped_rows": 7}, "ledger_dropped", Level.WARNING, "7 rows of the history were lost"),
+        ({"console_host": "0.0.0.0"}, "console_open", Level.WARNING, "the console listens on 0.0.0.0"),
+        ({"console_host": "10.1.2.3"}, "console_open", Level.WARNING, "without sign-in"),
+    ],
+)
+def test_troubles_of_the_installation(changes: dict[str, Any], code: str, level: Level, says: str) -> None:
+    check = found(**changes)[code]
+    assert check.level is level
+    assert says in check.text
+    assert check.what_to_do
+
+
+def test_a_data_loop_that_is_stuck() -> None:
+    taken = snapshot()
+    late = {check.code: check for check in check_all(taken, taken.taken_at + STUCK_S + 1, None)}
+    assert late["data_loop"].level is Level.FAULT
+    assert "has not moved for 31 s" in late["data_loop"].text
+    assert "console_open" not in late
+
+
+def test_the_warnings_of_a_model_are_its_lines_that_are_not_ok() -> None:
+    ill = model(engines=(engine(usage_details=False),))
+    (warning,) = warnings_of(ill)
+    assert (warning.code, warning.what_to_do) == ("no_usage_details", "start vLLM with --enable-prompt-tokens-details")
+    assert sum(check.level is not Level.OK for check in check_model(ill)) == 1
+    assert warnings_of(counted(identity_sent=1000)) == []
