@@ -1,9 +1,12 @@
-"""What all tests share: how hypothesis runs."""
+"""What all tests share: how hypothesis runs, and that logging is left as it was found."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 # No time limits: a busy machine is no failure. In CI the same examples every time: a red run is about the change.
@@ -14,3 +17,11 @@ settings.register_profile(
     derandomize="CI" in os.environ,
 )
 settings.load_profile("lmwarden")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A command that a test runs in this process may set up logging: what it did ends with the test."""
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from tests.engine.fake_vllm import FakeVllm, fake_vllm, page
 
@@ -63,7 +64,7 @@ async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
 
 
 def assert_nowhere(folder: Path, text: str) -> None:
-    for path in folder.iterdir():
+    for path in (path for path in folder.rglob("*") if path.is_file()):
         assert text.encode() not in path.read_bytes(), path
 
 
@@ -132,6 +133,49 @@ async def test_affinity_is_switched_through_the_console(
             assert (await response.json())["affinity"] is False
         response, _ = await turn(session, warden.client_url, "a")
         assert response.headers["X-LMWarden-Decision"] == "unrouted"
+
+
+async def test_conversations_go_home_after_a_restart_and_are_placed_anew_if_the_engine_restarted_too(
+    tmp_path: Path, session: aiohttp.ClientSession
+) -> None:
+    options = SimulatedEngineOptions(replicas=2, speed=200.0, hardware="tiny-cpu", model=MODEL)
+    names = [f"conversation-{number}" for number in range(6)]
+
+    async def decisions(url: str) -> list[tuple[str, str]]:
+        seen = []
+        for name in names:
+            response, _ = await turn(session, url, name)
+            seen.append((response.headers["X-LMWarden-Decision"], response.headers["X-LMWarden-Replica"]))
+        return seen
+
+    async with serving(options) as engine:
+        async with running(config(tmp_path, engine)) as warden:
+            first = await decisions(warden.client_url)
+        async with running(config(tmp_path, engine)) as warden:
+            assert await decisions(warden.client_url) == [("sticky", replica) for _, replica in first]
+        port = int(engine.rpartition(":")[2])
+    async with (
+        serving(msgspec.structs.replace(options, port=port)) as engine,
+        running(config(tmp_path, engine)) as warden,
+    ):
+        assert {decision for decision, _ in await decisions(warden.client_url)} == {"rehomed"}
+
+
+async def test_a_setting_changed_at_run_time_holds_over_a_restart_until_the_file_says_otherwise(
+    tmp_path: Path, simulated: str, session: aiohttp.ClientSession
+) -> None:
+    async def threshold(*more: Flag) -> int | None:
+        async with running(config(tmp_path, simulated, more=more)) as warden:
+            return warden.control.routing_settings(MODEL).spill_threshold
+
+    async with running(config(tmp_path, simulated)) as warden:
+        routing = f"{warden.console_url}/api/models/{MODEL}/routing"
+        async with session.patch(routing, json={"spill_threshold": 5}) as response:
+            assert response.status == 200
+    assert await threshold() == 5
+    in_file = Flag("file", ("models", 0, "routing"), {"spill_threshold": 7})
+    assert await threshold(in_file) == 7
+    assert await threshold() is None
 
 
 async def test_keys_made_while_it_runs(tmp_path: Path, simulated: str, session: aiohttp.ClientSession) -> None:

@@ -2,14 +2,19 @@
 
 One :class:`Warden` is one client port, one console port and the models between them, in this process::
 
-    data loop   gateway (sockets, routers, drivers) - watches (one per engine) - control (snapshots, changes)
+    data loop   gateway (sockets, routers, drivers) - watches and supervisors (one per engine) - control
     thread      console: reads control's snapshot, sends changes to the data loop
-    thread      ledger: takes rows from the data loop, writes them
+    thread      ledger: takes rows and homes from the data loop, writes them
 
 Start: data folder (locked, so that it has one warden) and keys; both ports are tried first, so that a port in use
-is the first thing one hears; the engines are attached (which waits for them); then the gateway opens. Stop is the
-reverse: new requests are refused and open streams finish within ``client.drain_s``, then the watches, the console
-and the ledger end.
+is the first thing one hears; what an earlier warden wrote down is read; engines are attached (which waits for them) or
+taken over; the gateway opens; last, engines that do not run yet are started, which takes minutes, and replicas come in
+as they are ready. Stop is the reverse: new requests are refused and open streams finish within ``client.drain_s``,
+launched engines are ended or left (``on_exit``), then the watches, the console and the ledger end. A start that fails
+ends no engine.
+
+Homes are written down as they change, ten times a second, so that a warden that is killed at any moment has lost at
+most the last fraction of a second of them.
 
 Under ``speed`` X the clock runs X times as fast as the wall clock: router, scrapes and snapshots are then in
 modelled seconds, while the gateway's own time limits stay real.
@@ -21,92 +26,31 @@ import asyncio
 import ssl
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
+import msgspec
 import structlog
 
 from lmwarden.access.keys import Authenticator, KeyStore
 from lmwarden.access.lock import DataFolderLock
-from lmwarden.access.secrets import InstallationSecrets, load_secrets
-from lmwarden.config import Config, ConfigError, ModelConfig, is_loopback
+from lmwarden.access.secrets import load_secrets
+from lmwarden.assembly import Assembly, Model, RouterFactory
+from lmwarden.config import Config, ConfigError, is_loopback
 from lmwarden.console.app import make_app
 from lmwarden.console.server import ConsoleServer
-from lmwarden.control import Control, ModelHandle
-from lmwarden.engine.attach import Attached, attach_engines, by_model, together
-from lmwarden.engine.watch import EngineWatch
+from lmwarden.control import Control
 from lmwarden.gateway.gateway import Gateway
 from lmwarden.gateway.settings import GatewaySettings, ServedModel
 from lmwarden.ledger.ledger import Ledger
 from lmwarden.ports import client_port, listen_for_console, tls_context
-from lmwarden.routing.contract import RouterContract
 from lmwarden.routing.router import Router
-from lmwarden.types import Action, Clock, ReplicaCapacity, ReplicaId, ReplicaSample, RoutingSettings
+from lmwarden.types import Clock, RoutingSettings
 
 log = structlog.get_logger("lmwarden")
 
-
-class RouterFactory(Protocol):
-    """Makes a model's router; tests put another one in its place."""
-
-    def __call__(self, settings: RoutingSettings, *, engines: Mapping[str, int], seed: int = 0) -> RouterContract:
-        """``engines``: short name to number of ranks."""
-        ...
-
-
-class _Sink:
-    """Carries an engine's news to its model's router, and the router's actions to the gateway."""
-
-    def __init__(self, model: str, router: RouterContract, clock: Clock, gateway: Gateway) -> None:
-        self._model = model
-        self._router = router
-        self._clock = clock
-        self._gateway = gateway
-
-    def perform(self, actions: Sequence[Action]) -> None:
-        self._gateway.perform(self._model, actions)
-
-    def observe(self, replica: ReplicaId, sample: ReplicaSample) -> None:
-        self._router.observe(replica, sample, self._clock())
-
-    def replica_up(self, replica: ReplicaId, capacity: ReplicaCapacity, boot_id: str) -> None:
-        self.perform(self._router.replica_up(replica, capacity, boot_id, self._clock()))
-
-    def replica_down(self, replica: ReplicaId) -> None:
-        self.perform(self._router.replica_down(replica, self._clock()))
-
-    def engine_lost(self, engine: str) -> None:
-        self._gateway.engine_lost(self._model, engine)
-
-
-class _Model:
-    """One served model: its engines, its router."""
-
-    def __init__(self, name: str, config: ModelConfig, engines: Sequence[Attached], make_router: RouterFactory) -> None:
-        self.name = name
-        self.engines = engines
-        facts = [engine.facts for engine in engines if engine.facts is not None]
-        other_names = [engine.endpoint.model for engine in engines]
-        other_names += [other for fact in facts for other in fact.other_names]
-        self.aliases = tuple(dict.fromkeys([*config.aliases, *(other for other in other_names if other != name)]))
-        lengths = [fact.max_model_len for fact in facts if fact.max_model_len is not None]
-        self.max_model_len = min(lengths) if lengths else None
-        self.router = make_router(
-            config.routing.settings(), engines={engine.endpoint.engine: engine.endpoint.ranks for engine in engines}
-        )
-
-    def served(self, secrets: InstallationSecrets, operator_headers: Sequence[bytes]) -> ServedModel:
-        """As the gateway takes it."""
-        return ServedModel(
-            name=self.name,
-            router=self.router,
-            engines={engine.endpoint.engine: engine.endpoint for engine in self.engines},
-            identity_secret=secrets.identity,
-            aliases=self.aliases,
-            operator_headers=operator_headers,
-            max_model_len=self.max_model_len,
-        )
+HOMES_INTERVAL_S = 0.1
+"""Real seconds between two looks for homes that changed; the ledger writes what it gets at once."""
 
 
 class Warden:
@@ -136,6 +80,9 @@ class Warden:
         self._console: ConsoleServer | None = None
         self._control: Control | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._assembly: Assembly | None = None
+        self._models: list[Model] = []
+        self._started = False
         self._tasks: list[asyncio.Task[None]] = []
         self._console_port = config.console.port
 
@@ -182,9 +129,12 @@ class Warden:
         Args:
             drain_s: how long open streams may go on; None: ``client.drain_s``.
         """
+        if self._control is not None:
+            await self._control.close()  # no restart begins or goes on while the last requests finish
         if self._gateway is not None:
             await self._gateway.stop(self._config.client.drain_s if drain_s is None else drain_s)
             self._gateway = None
+        await self._end_engines()
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -196,6 +146,7 @@ class Warden:
             session, self._session = self._session, None
             await session.close()
         if self._ledger is not None:
+            self._save_homes(self._ledger)
             await asyncio.to_thread(self._ledger.stop)
         if self._lock is not None:
             self._lock.release()
@@ -216,12 +167,14 @@ class Warden:
         listener = listen_for_console(config)
         self._console_port = listener.getsockname()[1]
         try:
+            self._ledger = Ledger(data_dir, config.storage)
+            self._ledger.start()
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar()
             )
-            models = await self._attach(self._session)
-            self._ledger = Ledger(data_dir, config.storage)
-            self._ledger.start()
+            self._assembly = Assembly(config, self._session, self._make_router, self._settings_of)
+            self._models = models = await self._assembly.models()
+            self._restore_homes(self._ledger)
             operator_headers = tuple(name.lower().encode() for name in config.client.session_headers)
             self._gateway = _make_gateway(
                 [model.served(secrets, operator_headers) for model in models],
@@ -231,97 +184,103 @@ class Warden:
                 self._clock,
                 config.origin.source,
             )
-            await self._open_gateway(self._gateway, tls)
-            handles = [self._watch(model, self._gateway) for model in models]
+            await self._bind_gateway(self._gateway, tls)
+            handles = [model.watch(config, self._clock, self._speed, self._gateway) for model in models]
+            # An engine that was taken over serves already: nobody shall be refused because nobody looked yet.
+            taken_over = [watch for model in models for watch in model.watches_of_running()]
+            await asyncio.gather(*(watch.look() for watch in taken_over))
             self._control = Control(
                 handles,
                 clock=self._clock,
                 counters=self._gateway.snapshot,
                 dropped_rows=lambda: self.ledger.dropped_rows,
+                ledger_trouble=lambda: self.ledger.trouble,
+                drain_s=config.client.drain_s,
+                on_settings=self._keep_settings,
             )
-            self._console = ConsoleServer(make_app(self._control, config.console.allowed_hosts), listener)
+            self._console = ConsoleServer(
+                make_app(self._control, config.console.allowed_hosts, host=config.console.host), listener
+            )
         except BaseException:
             listener.close()
             raise
+        await self._gateway.serve()
         self._console.start()
         self._hold(self._control.run(config.watch.interval_s / self._speed))
         self._hold(_refresh_keys(authenticator))
+        self._hold(self._keep_homes(self._ledger))
+        for model in models:
+            self._assembly.tell(model)
+            for watch in model.watches:
+                self._hold(watch.run())
+        for supervisor in self._assembly.supervisors:
+            self._hold(supervisor.run())
+        self._started = True
         self._announce(models)
 
-    async def _attach(self, session: aiohttp.ClientSession) -> list[_Model]:
-        """Find the engines and make the models."""
-        waiting: list[Coroutine[Any, Any, list[Attached]]] = []
-        first_number = 0
-        for number, model in enumerate(self._config.models):
-            waiting.append(
-                attach_engines(
-                    model.engine,
-                    stated_model=model.engine.model,
-                    first_number=first_number,
-                    session=session,
-                    settings=self._config.watch,
-                    place=partial(self._config.engine_place, number),
-                )
-            )
-            first_number += len(model.engine.attach)
-        models: list[_Model] = []
-        for config, attached in zip(self._config.models, await together(waiting), strict=True):
-            groups = {config.name: attached} if config.name is not None else by_model(attached)
-            models.extend(_Model(name, config, engines, self._make_router) for name, engines in groups.items())
-        names = [model.name for model in models]
-        for name in names:
-            if names.count(name) > 1:
-                source = self._config.origin.source
-                raise ConfigError(
-                    f"{source}: models.name: two [[models]] are called {name!r}; give each a name of its own"
-                )
-        return models
+    async def _end_engines(self) -> None:
+        """End what was launched, or leave it to the next warden."""
+        supervisors = self._assembly.supervisors if self._assembly is not None else []
+        ending = []
+        for supervisor in supervisors:
+            if self._started and supervisor.plan.on_exit == "stop":
+                ending.append(supervisor.stop())
+            else:
+                supervisor.leave()
+        await asyncio.gather(*ending)
 
-    async def _open_gateway(self, gateway: Gateway, tls: ssl.SSLContext | None) -> None:
+    # -- what outlives this process ---------------------------------------------------------------------
+
+    def _settings_of(self, model: str, configured: RoutingSettings) -> RoutingSettings:
+        """The configured settings with what was changed at run time. A change holds until the file's value changes."""
+        changed = {}
+        for key, (value, was_configured) in self.ledger.settings(model).items():
+            now_configured = getattr(configured, key, None)
+            if now_configured == was_configured:
+                changed[key] = value
+            else:
+                self.ledger.save_settings(model, key, now_configured, now_configured)  # forgets the change
+        if changed:
+            log.info("settings changed on the console hold on", model=model, **changed)
+        return msgspec.structs.replace(configured, **changed)
+
+    def _keep_settings(self, model: str, changes: Mapping[str, Any]) -> None:
+        of_model = next(one for one in self._models if one.name == model)
+        configured = of_model.config.routing.settings()
+        for key, value in changes.items():
+            self.ledger.save_settings(model, key, value, getattr(configured, key))
+
+    def _restore_homes(self, ledger: Ledger) -> None:
+        now = self._clock()
+        for model in self._models:
+            taken = model.router.restore_homes(ledger.load_homes(model.name, now), {}, now)
+            if taken:
+                log.info("conversations that have a home", model=model.name, conversations=taken)
+
+    def _save_homes(self, ledger: Ledger) -> None:
+        now = self._clock()
+        for model in self._models:
+            ledger.save_homes(model.name, model.router.take_home_changes(), now, time.time())
+
+    async def _keep_homes(self, ledger: Ledger) -> None:
+        while True:
+            await asyncio.sleep(HOMES_INTERVAL_S)
+            self._save_homes(ledger)
+
+    # -- parts ------------------------------------------------------------------------------------------
+
+    async def _bind_gateway(self, gateway: Gateway, tls: ssl.SSLContext | None) -> None:
         bound = client_port(self._config)
         try:
-            await gateway.start(bound.host, bound.port, ssl=tls)
+            await gateway.start(bound.host, bound.port, ssl=tls, serve_at_once=False)
         except OSError as error:
             raise bound.error(error) from None
-
-    def _watch(self, model: _Model, gateway: Gateway) -> ModelHandle:
-        """Start watching a model's engines."""
-        sink = _Sink(model.name, model.router, self._clock, gateway)
-        watches: list[EngineWatch] = []
-        for engine in model.engines:
-            watch = EngineWatch(
-                engine.endpoint,
-                engine.client,
-                sink,
-                settings=self._config.watch,
-                clock=self._clock,
-                speed=self._speed,
-                max_num_seqs=engine.max_num_seqs,
-            )
-            if engine.facts is not None:
-                watch.adopt(engine.facts)
-            else:
-                watch.expect()
-            watches.append(watch)
-            self._hold(watch.run())
-        return ModelHandle(
-            name=model.name,
-            aliases=model.aliases,
-            max_model_len=model.max_model_len,
-            router=model.router,
-            carry_out=sink.perform,
-            watches=tuple(watches),
-            urls={engine.endpoint.engine: engine.client.url for engine in model.engines},
-            versions={
-                engine.endpoint.engine: engine.facts.version for engine in model.engines if engine.facts is not None
-            },
-        )
 
     def _hold(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something until ``stop``."""
         self._tasks.append(asyncio.ensure_future(work))
 
-    def _announce(self, models: Sequence[_Model]) -> None:
+    def _announce(self, models: Sequence[Model]) -> None:
         for model in models:
             view = model.router.view(self._clock())
             if view.spill_threshold_source == "default":

@@ -1,0 +1,218 @@
+"""``lmwarden serve`` with engines that it launches itself (simulated ones), as child processes seen from outside.
+
+The warden is started on free ports and says in its log which they are. Whatever a test kills, ``stop`` ends: the
+warden first, in order, then every engine of its data folder that is still there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+MODEL = "agents"
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 60.0
+EVENTUALLY_S = 60.0
+_POLL_S = 0.05
+_SOURCES = Path(__file__).resolve().parents[2] / "src"
+
+
+@dataclass
+class LaunchedWarden:
+    """One data folder and the warden that serves from it; it may be killed and started again."""
+
+    folder: Path
+    replicas: int = 4
+    layout: str = "isolated"
+    on_exit: str = "stop"
+    speed: float = 10.0
+    kv_cache_tokens: int = 20_000
+    client_port: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    client_url: str = ""
+    console_url: str = ""
+    _starts: int = field(default=0, repr=False)
+
+    @property
+    def log(self) -> Path:
+        """Output of the latest run."""
+        return self.folder / f"warden-{self._starts}.log"
+
+    def configuration(self) -> str:
+        """The file ``lmwarden.toml``."""
+        return f"""
+[client]
+port = {self.client_port}
+drain_s = 5
+[console]
+port = 0
+[storage]
+dir = "{self.folder / "data"}"
+[[models]]
+name = "{MODEL}"
+[models.engine]
+launch = "simulated"
+model = "{MODEL}"
+replicas = {self.replicas}
+layout = "{self.layout}"
+on_exit = "{self.on_exit}"
+max_num_seqs = 32
+args = ["--speed", "{self.speed:g}", "--kv-cache-tokens", "{self.kv_cache_tokens}"]
+"""
+
+    async def start(self) -> None:
+        """Start the warden; returns when its ports serve (its engines need not be there yet).
+
+        Raises:
+            RuntimeError: it ended, or did not say that it is ready; the text has its output.
+        """
+        self._starts += 1
+        self.process = process = self._spawn()
+        for _ in range(round(START_LIMIT_S / _POLL_S)):
+            said = [json.loads(line) for line in self.log.read_text().splitlines() if '"ready"' in line]
+            if said:
+                self.client_url, self.console_url = said[0]["clients"], said[0]["console"]
+                return
+            if process.poll() is not None:
+                raise RuntimeError(f"the warden ended with {process.returncode}:\n{self.log.read_text()[-4000:]}")
+            await asyncio.sleep(_POLL_S)
+        raise RuntimeError(f"the warden is not ready:\n{self.log.read_text()[-4000:]}")
+
+    async def fails_to_start(self) -> int:
+        """Start a warden that is expected to end at once; its exit status."""
+        self._starts += 1
+        self.process = self._spawn()
+        return await asyncio.to_thread(self.process.wait, START_LIMIT_S)
+
+    def end(self) -> int:
+        """SIGTERM; the warden's exit status. What becomes of its engines is up to ``on_exit``."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=STOP_LIMIT_S)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        file = self.folder / "lmwarden.toml"
+        file.write_text(self.configuration())
+        with self.log.open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "lmwarden", "serve", "--config", str(file)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": str(_SOURCES)},
+            )
+
+    def kill(self) -> None:
+        """SIGKILL, and only to the warden."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int | None:
+        """End the warden in order, then whatever engine is left; the warden's exit status."""
+        status = None
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGTERM)
+            try:
+                status = self.process.wait(timeout=STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        for process in self.engine_processes():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        return status
+
+    def engine_processes(self) -> list[psutil.Process]:
+        """Every living engine process of this data folder, by the mark in its log's path."""
+        folder = str(self.folder)
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                logs = [file.path for file in process.open_files() if file.path.endswith(".log")]
+                if "simulated-engine" in process.cmdline() and any(folder in log for log in logs):
+                    found.append(process)
+        return found
+
+    def get(self, path: str) -> Any:
+        """JSON of a console path."""
+        with urllib.request.urlopen(self.console_url + path, timeout=10) as response:
+            return json.load(response)
+
+    def post(self, path: str, **body: object) -> Any:
+        """Change something through the console; the answer's JSON."""
+        request = urllib.request.Request(
+            self.console_url + path,
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+            method="POST",
+        )
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return json.loads(response.read() or b"null")
+
+    def routing(self) -> dict[str, Any]:
+        """The routing card."""
+        card: dict[str, Any] = self.get(f"/api/models/{MODEL}/routing")
+        return card
+
+    def states(self) -> dict[str, str]:
+        """Replica to state."""
+        return {row["replica"]: row["state"] for row in self.routing()["replicas"]}
+
+    def engines(self) -> dict[str, dict[str, Any]]:
+        """Engine to what the console says of it."""
+        return {engine["engine"]: engine for engine in self.get("/api/engines")["engines"]}
+
+    def engine_pid(self, engine: str) -> int:
+        """Process id of an engine's leader."""
+        pid = self.engines()[engine]["process"]["pid"]
+        assert isinstance(pid, int)
+        return pid
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The ledger's request rows, oldest first."""
+        path = self.folder / "data" / "ledger.sqlite3"
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute("SELECT * FROM requests ORDER BY id")]
+
+    async def all_ready(self) -> None:
+        """Wait until every replica is ready."""
+        await eventually(lambda: set(self.states().values()) == {"ready"}, self.describe)
+
+    def describe(self) -> str:
+        """For a failed test: where things stand."""
+        try:
+            state = json.dumps({"routing": self.routing(), "engines": self.engines()}, indent=1)
+        except OSError as error:
+            state = str(error)
+        return f"{state[-6000:]}\n{self.log.read_text()[-6000:]}"
+
+
+async def eventually(holds: Callable[[], bool], message: Callable[[], object]) -> None:
+    """Wait until ``holds()``: for what another process does in its own time.
+
+    Raises:
+        AssertionError: it did not hold within ``EVENTUALLY_S``.
+    """
+    for _ in range(round(EVENTUALLY_S / _POLL_S)):
+        with suppress(OSError):
+            if holds():
+                return
+        await asyncio.sleep(_POLL_S)
+    raise AssertionError(message())
