@@ -126,10 +126,9 @@ def test_a_mistake_is_blamed_where_the_key_was_given(tmp_path: Path) -> None:
         ("[client]\nmax_buffered_bytes = 5\n" + ENGINE, "client.max_buffered_bytes: must be at least max_body_bytes"),
         ('[client]\nsession_headers = ["a b"]\n' + ENGINE, "client.session_headers: 'a b' is not a header name"),
         ('[console]\npassword_file = "x"\n' + ENGINE, "console.password_file: console sign-in is not in this version"),
-        ("", "models: no engine given; use --engine URL, or [[models]]"),
+        ("", "models: no engine given; use --engine URL, or [[models]] with [models.engine] attach or launch"),
         ("models = 3\n", "models: expected [[models]] tables"),
-        ('[[models]]\nname = "m"\n', "models[0].engine.attach: missing; must be a list of one or more texts"),
-        ('[[models]]\n[models.engine]\nlaunch = "vllm"\n', "models[0].engine.launch: starting engines is not in this"),
+        ('[[models]]\nname = "m"\n', "models[0].engine: give attach or launch: attach = ["),
         (
             "[[models]]\n[models.engine]\nattach = []\n",
             "models[0].engine.attach: must be a list of one or more texts, not []",

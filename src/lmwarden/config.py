@@ -16,8 +16,10 @@ import copy
 import ipaddress
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
@@ -25,6 +27,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from lmwarden.config_engine import EngineConfig as EngineConfig
+from lmwarden.config_engine import LaunchConfig as LaunchConfig
+from lmwarden.config_engine import Name, PositiveFloat, PositiveInt, Section, check_engine, check_launched_names
 from lmwarden.config_errors import ConfigError as ConfigError
 from lmwarden.config_errors import Flag as Flag
 from lmwarden.config_errors import Origin, Tables, describe, keys_in
@@ -32,17 +37,10 @@ from lmwarden.types import RoutingSettings
 
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 """0: the system chooses a free one."""
-PositiveInt: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
-PositiveFloat: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
-Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 SpillThreshold: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file. Fields without a default get theirs from ``defaults.toml``."""
-
-
-class ClientConfig(_Section, frozen=True, kw_only=True):
+class ClientConfig(Section, frozen=True, kw_only=True):
     """``[client]``: the port that agents talk to."""
 
     host: Name
@@ -63,7 +61,7 @@ class ClientConfig(_Section, frozen=True, kw_only=True):
         return not is_loopback(self.host) if self.require_key == "auto" else self.require_key
 
 
-class ConsoleConfig(_Section, frozen=True, kw_only=True):
+class ConsoleConfig(Section, frozen=True, kw_only=True):
     """``[console]``: the port that operators talk to."""
 
     host: Name
@@ -71,7 +69,7 @@ class ConsoleConfig(_Section, frozen=True, kw_only=True):
     allowed_hosts: tuple[Name, ...]
 
 
-class StorageConfig(_Section, frozen=True, kw_only=True):
+class StorageConfig(Section, frozen=True, kw_only=True):
     """``[storage]``: what is kept on disk, and how much of it."""
 
     dir: str | None = None
@@ -88,44 +86,18 @@ class StorageConfig(_Section, frozen=True, kw_only=True):
         return Path(base).expanduser() / "lmwarden"
 
 
-class WatchConfig(_Section, frozen=True, kw_only=True):
+class WatchConfig(Section, frozen=True, kw_only=True):
     """``[watch]``: how engines are observed."""
 
     interval_s: PositiveFloat
     probe_timeout_s: PositiveFloat
     silent_down_s: PositiveFloat
+    stalled_s: PositiveFloat
+    test_pins: bool
     attach_retry_s: PositiveFloat
 
 
-class EngineConfig(_Section, frozen=True, kw_only=True):
-    """``[models.engine]``: the running vLLM servers of one model."""
-
-    attach: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1)]
-    model: Name | None = None
-    data_parallel_size: Annotated[int, msgspec.Meta(ge=1, le=1024)] | None = None
-    max_num_seqs: PositiveInt | None = None
-    api_key_file: str | None = None
-
-    def api_key(self) -> str | None:
-        """The engine's own key; None: it has none.
-
-        Raises:
-            ConfigError: the file cannot be read, or does not hold a key. The text begins with the file.
-        """
-        if self.api_key_file is None:
-            return None
-        path = Path(self.api_key_file).expanduser().absolute()
-        try:
-            key = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not text"
-            raise ConfigError(f"{path}: {reason}") from None
-        if not key or not key.isascii() or not key.isprintable() or " " in key:
-            raise ConfigError(f"{path}: must hold one key in printable ASCII")
-        return key
-
-
-class RoutingConfig(_Section, frozen=True, kw_only=True):
+class RoutingConfig(Section, frozen=True, kw_only=True):
     """``[models.routing]``: the settings a model starts with; the console changes them at run time."""
 
     affinity: bool
@@ -145,7 +117,7 @@ class RoutingConfig(_Section, frozen=True, kw_only=True):
         )
 
 
-class ModelConfig(_Section, frozen=True, kw_only=True):
+class ModelConfig(Section, frozen=True, kw_only=True):
     """One ``[[models]]``."""
 
     name: Name | None = None
@@ -153,14 +125,20 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     engine: EngineConfig
     routing: RoutingConfig
 
+    @property
+    def served_name(self) -> str | None:
+        """What clients ask for, as far as it is known without asking an engine."""
+        return self.name or (self.engine.model if self.engine.launched else None)
 
-class _File(_Section, frozen=True, kw_only=True):
+
+class _File(Section, frozen=True, kw_only=True):
     """The tables of the file."""
 
     client: ClientConfig
     console: ConsoleConfig
     storage: StorageConfig
     watch: WatchConfig
+    launch: LaunchConfig
     models: tuple[ModelConfig, ...]
 
 
@@ -171,6 +149,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     console: ConsoleConfig
     storage: StorageConfig
     watch: WatchConfig
+    launch: LaunchConfig
     models: tuple[ModelConfig, ...]
     """At least one."""
     origin: Origin = Origin()
@@ -193,25 +172,29 @@ class EngineUrl(NamedTuple):
     tls: bool
 
 
-def load(path: Path | None = None, flags: Sequence[Flag] = ()) -> Config:
+def load(path: Path | None = None, flags: Sequence[Flag] = (), *, platform: str = sys.platform) -> Config:
     """Read, merge and check.
 
     Args:
         path: the user's file; None: only defaults and flags.
         flags: what the command line overrides, applied in order.
+        platform: ``sys.platform``: what can be launched depends on it.
 
     Raises:
         ConfigError: with one line that names file (or flag), key and what is allowed.
     """
     file, origin = _given(path, flags)
     _convert(file, msgspec.structs.replace(origin, flags=()))
-    tables = _convert(_with_flags(file, flags), origin)
+    given = _with_flags(file, flags)
+    tables = _convert(given, origin)
     if not tables.models:
         raise ConfigError(
             f"{origin.source}: models: no engine given; use --engine URL, or [[models]] with [models.engine] attach"
+            " or launch"
         )
     config = Config(**msgspec.structs.asdict(tables), origin=origin)
     _check(config)
+    _check_engines(config, keys_in(given), platform)
     return config
 
 
@@ -245,6 +228,11 @@ def parse_engine_url(text: str) -> EngineUrl:
     tls = parts.scheme == "https"
     base_path = parts.path.rstrip("/").removesuffix("/v1")
     return EngineUrl(parts.hostname, port if port is not None else (443 if tls else 80), base_path, tls)
+
+
+def is_pattern(name: str) -> bool:
+    """Whether an alias stands for many names."""
+    return re.search(r"[*?\[]", name) is not None
 
 
 def is_loopback(host: str) -> bool:
@@ -310,6 +298,7 @@ _TABLES: Tables = {
     ("console",): ConsoleConfig,
     ("storage",): StorageConfig,
     ("watch",): WatchConfig,
+    ("launch",): LaunchConfig,
     ("models",): ModelConfig,
     ("models", "engine"): EngineConfig,
     ("models", "routing"): RoutingConfig,
@@ -350,26 +339,31 @@ def _check(config: Config) -> None:
         if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", header):
             raise ConfigError(f"{origin.place('client', 'session_headers')}: {header!r} is not a header name")
     _check_names(config)
-    _check_engines(config)
 
 
 def _check_names(config: Config) -> None:
     seen: set[str] = set()
     for number, model in enumerate(config.models):
-        if model.name is None:
+        if model.served_name is None:
             continue
-        place = config.origin.place("models", number, "name")
-        if re.search(r"[*?\[]", model.name):
-            raise ConfigError(f"{place}: {model.name!r} looks like a pattern; patterns go into aliases")
-        if model.name in seen:
-            raise ConfigError(f"{place}: {model.name!r} is given twice; names must differ")
-        seen.add(model.name)
+        key = ("name",) if model.name is not None else ("engine", "model")
+        place = config.origin.place("models", number, *key)
+        if is_pattern(model.served_name):
+            instead = "patterns go into aliases" if model.name is not None else "give the model a name"
+            raise ConfigError(f"{place}: {model.served_name!r} looks like a pattern; {instead}")
+        if model.served_name in seen:
+            raise ConfigError(f"{place}: {model.served_name!r} is given twice; names must differ")
+        seen.add(model.served_name)
 
 
-def _check_engines(config: Config) -> None:
+def _check_engines(config: Config, given: frozenset[tuple[str | int, ...]], platform: str) -> None:
     seen: set[EngineUrl] = set()
+    gpus: set[object] = set()
     for number, model in enumerate(config.models):
-        place = config.origin.place("models", number, "engine", "attach")
+        here = ("models", number, "engine")
+        keys = {path[3] for path in given if len(path) == 4 and path[:3] == here}
+        check_engine(model.engine, [str(key) for key in keys], partial(config.origin.place, *here), platform)
+        place = config.origin.place(*here, "attach")
         for text in model.engine.attach:
             try:
                 url = parse_engine_url(text)
@@ -378,7 +372,12 @@ def _check_engines(config: Config) -> None:
             if url in seen:
                 raise ConfigError(f"{place}: {text} is given twice; an engine serves one model here")
             seen.add(url)
-        try:
-            model.engine.api_key()
-        except ConfigError as error:
-            raise ConfigError(f"{config.origin.place('models', number, 'engine', 'api_key_file')}: {error}") from None
+        if model.engine.launched:
+            aliases = config.origin.place("models", number, "aliases")
+            names = [(aliases, alias) for alias in model.aliases]
+            check_launched_names([(config.origin.place("models", number, "name"), model.name or ""), *names])
+        for gpu in model.engine.gpus or ():
+            if gpu in gpus:
+                where = config.origin.place(*here, "gpus")
+                raise ConfigError(f"{where}: {gpu} belongs to another model already; two models cannot share one")
+            gpus.add(gpu)

@@ -76,17 +76,7 @@ def shown(path: Path) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
 
 
-_LAUNCH = "starting engines is not in this version; "
 LATER = {
-    "launch": _LAUNCH + 'attach = ["http://host:port"] takes running ones',
-    "replicas": _LAUNCH + 'attach = ["http://host:port"] takes running ones',
-    "tensor_parallel_size": _LAUNCH + "give it to the vLLM server itself",
-    "gpus": _LAUNCH + "give CUDA_VISIBLE_DEVICES to the vLLM server itself",
-    "layout": _LAUNCH + "attach takes either layout",
-    "kv_offload_gib": _LAUNCH + "give it to the vLLM server itself",
-    "args": _LAUNCH + "give them to the vLLM server itself",
-    "env": _LAUNCH + "give them to the vLLM server itself",
-    "on_exit": _LAUNCH + "attached engines always outlive the warden",
     "admission": "the waiting room is not in this version",
     "prefer": "the waiting room is not in this version",
     "max_wait_s": "the waiting room is not in this version",
@@ -134,10 +124,12 @@ def _expected(merged: Any, path: Path, tables: Tables) -> str:
     """``must be an integer from 0 to 65535, not 99999``."""
     if _names(path) in tables and path[-1:] != ("models",):
         return "must be a table"
+    kind = _kind(path, tables)
+    if isinstance(kind, msgspec.inspect.DictType):
+        return f"must be {_words(kind)}"  # without the values: an environment may hold secrets
     value = merged
     for step in path:
         value = value[step]
-    kind = _kind(path, tables)
     is_text_for_a_list = isinstance(value, str) and isinstance(kind, msgspec.inspect.VarTupleType)
     example = f", e.g. [{json.dumps(value)}]" if is_text_for_a_list and value else ""
     return f"must be {_words(kind)}{example}, not {value!r:.100}"
@@ -149,8 +141,10 @@ def _kind(path: Path, tables: Tables) -> msgspec.inspect.Type:
     info = msgspec.inspect.type_info(tables[tuple(above)])
     assert isinstance(info, msgspec.inspect.StructType)
     kind = next(field.type for field in info.fields if field.name == name)
-    is_element = isinstance(path[-1], int)
-    return kind.item_type if is_element and isinstance(kind, msgspec.inspect.VarTupleType) else kind
+    if not isinstance(path[-1], int):
+        return kind
+    options = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
+    return next((option.item_type for option in options if isinstance(option, msgspec.inspect.VarTupleType)), kind)
 
 
 def _words(kind: msgspec.inspect.Type) -> str:
@@ -170,7 +164,10 @@ def _words(kind: msgspec.inspect.Type) -> str:
         case msgspec.inspect.LiteralType():
             return " or ".join(f'"{value}"' for value in kind.values)
         case msgspec.inspect.VarTupleType():
-            return "a list of one or more texts" if kind.min_length else "a list of texts"
+            items = "texts" if isinstance(kind.item_type, msgspec.inspect.StrType) else "numbers or texts"
+            return f"a list of one or more {items}" if kind.min_length else f"a list of {items}"
+        case msgspec.inspect.DictType():
+            return 'a table of texts, e.g. { NAME = "value" }'
         case msgspec.inspect.UnionType():
             parts = [part for part in kind.types if not isinstance(part, msgspec.inspect.NoneType)]
             return " or ".join(_words(part) for part in parts)
