@@ -26,6 +26,7 @@ MODEL = "agents"
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 60.0
 EVENTUALLY_S = 60.0
+"""For what simulated engines do within seconds; ``patience_s`` of a warden with real ones is longer."""
 _POLL_S = 0.05
 _SOURCES = Path(__file__).resolve().parents[2] / "src"
 
@@ -40,6 +41,7 @@ class LaunchedWarden:
     on_exit: str = "stop"
     speed: float = 10.0
     kv_cache_tokens: int = 20_000
+    patience_s: float = EVENTUALLY_S
     client_port: int = 0
     process: subprocess.Popen[bytes] | None = None
     client_url: str = ""
@@ -64,14 +66,17 @@ dir = "{self.folder / "data"}"
 [[models]]
 name = "{MODEL}"
 [models.engine]
-launch = "simulated"
-model = "{MODEL}"
 replicas = {self.replicas}
 layout = "{self.layout}"
 on_exit = "{self.on_exit}"
 max_num_seqs = 32
-args = ["--speed", "{self.speed:g}", "--kv-cache-tokens", "{self.kv_cache_tokens}"]
+{self.engine()}
 """
+
+    def engine(self) -> str:
+        """The lines that say what is launched."""
+        arguments = f'"--speed", "{self.speed:g}", "--kv-cache-tokens", "{self.kv_cache_tokens}"'
+        return f'launch = "simulated"\nmodel = "{MODEL}"\nargs = [{arguments}]'
 
     async def start(self) -> None:
         """Start the warden; returns when its ports serve (its engines need not be there yet).
@@ -139,13 +144,12 @@ args = ["--speed", "{self.speed:g}", "--kv-cache-tokens", "{self.kv_cache_tokens
         return status
 
     def engine_processes(self) -> list[psutil.Process]:
-        """Every living engine process of this data folder, by the mark in its log's path."""
-        folder = str(self.folder)
+        """Every living process of this data folder's engines: they write to its logs."""
+        folder = f"{self.folder}/data/engines/"
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                logs = [file.path for file in process.open_files() if file.path.endswith(".log")]
-                if "simulated-engine" in process.cmdline() and any(folder in log for log in logs):
+                if any(file.path.startswith(folder) and file.path.endswith(".log") for file in process.open_files()):
                     found.append(process)
         return found
 
@@ -193,7 +197,7 @@ args = ["--speed", "{self.speed:g}", "--kv-cache-tokens", "{self.kv_cache_tokens
 
     async def all_ready(self) -> None:
         """Wait until every replica is ready."""
-        await eventually(lambda: set(self.states().values()) == {"ready"}, self.describe)
+        await eventually(lambda: set(self.states().values()) == {"ready"}, self.describe, self.patience_s)
 
     def describe(self) -> str:
         """For a failed test: where things stand."""
@@ -204,13 +208,15 @@ args = ["--speed", "{self.speed:g}", "--kv-cache-tokens", "{self.kv_cache_tokens
         return f"{state[-6000:]}\n{self.log.read_text()[-6000:]}"
 
 
-async def eventually(holds: Callable[[], bool], message: Callable[[], object]) -> None:
+async def eventually(
+    holds: Callable[[], bool], message: Callable[[], object], patience_s: float = EVENTUALLY_S
+) -> None:
     """Wait until ``holds()``: for what another process does in its own time.
 
     Raises:
-        AssertionError: it did not hold within ``EVENTUALLY_S``.
+        AssertionError: it did not hold within ``patience_s``.
     """
-    for _ in range(round(EVENTUALLY_S / _POLL_S)):
+    for _ in range(round(patience_s / _POLL_S)):
         with suppress(OSError):
             if holds():
                 return
