@@ -12,7 +12,7 @@ from functools import partial
 from statistics import mean
 
 from lmwarden.bench.results import LevelResult
-from lmwarden.bench.virtual import simulate_level
+from lmwarden.bench.virtual import SimulationPlan, simulate_plan
 from lmwarden.bench.workload import load_workload
 from lmwarden.routing.replicas import DEFAULT_WEIGHTS, Weights
 from lmwarden.routing.router import Router
@@ -41,19 +41,17 @@ def main() -> None:
         print(f"\n{level} sessions, think {options.think}, {options.seconds:.0f} s, seeds {options.seeds} (simulated)")
         print(f"{'weights':36} {'tok/min':>8} {'p50 s':>7} {'p95 s':>7} {'hits':>6} {'busy':>5}")
         for name, weights in CANDIDATES.items():
-            cells = [
-                simulate_level(
-                    workload,
-                    level=level,
-                    arm="on",
-                    seed=seed,
-                    seconds=options.seconds,
-                    warmup_s=options.warmup,
-                    think=options.think,
-                    make_router=partial(Router, weights=weights),
-                )
-                for seed in seeds
-            ]
+            plan = SimulationPlan(
+                workload=workload,
+                levels=[level],
+                arms=["on"],
+                seeds=seeds,
+                seconds=options.seconds,
+                warmup_s=options.warmup,
+                think=options.think,
+                make_router=partial(Router, weights=weights),
+            )
+            cells = simulate_plan(plan)
             print(row(name, cells))
 
 

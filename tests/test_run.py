@@ -35,7 +35,7 @@ def clone(tmp_path: Path) -> Path:
         (["lmwarden", "serve", "--config", "mine.toml"], "lmwarden in {here}: serve --config mine.toml"),
         (["demo", "--json", "r.json"], "lmwarden in {here}: demo --json r.json"),
         (["python", "mine.py"], "python in {here}: mine.py"),
-        (["test", "-x"], "python in {clone}: -m pytest -m not real -x"),
+        (["test", "-x"], "python in {clone}: -m pytest -m not real and not clients -x"),
         (["bench-gateway"], "python in {clone}: benchmarks/gateway/run.py"),
     ],
 )

@@ -1,9 +1,10 @@
 """A gateway process for the benchmark: the real router, keys and identity in front of one upstream.
 
-    launch.py LISTEN_PORT UPSTREAM_PORT STATS_FILE [--ledger DIR]
+    launch.py LISTEN_PORT UPSTREAM_PORT STATS_FILE [--ledger DIR] [--no-prefixes]
 
 On SIGUSR1 it writes a JSON object of counts to STATS_FILE. Rows go to memory (counted, then dropped) unless
-``--ledger`` names a folder: then the real ledger writes them to SQLite, on the same core.
+``--ledger`` names a folder: then the real ledger writes them to SQLite, on the same core. Prompts are looked at as in
+the product (``prefix_watch``), unless ``--no-prefixes``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import uvloop
 from lmwarden.access.keys import Authenticator, KeyStore, digest_of
 from lmwarden.config import StorageConfig
 from lmwarden.gateway import Gateway, ServedModel
+from lmwarden.gateway.prefix_watch import PrefixWatch
 from lmwarden.ledger.ledger import Ledger
 from lmwarden.routing.router import Router
 from lmwarden.types import (
@@ -76,7 +78,10 @@ async def serve(arguments: argparse.Namespace, folder: Path) -> None:
         router.replica_up(ReplicaId("e0", rank), capacity, "boot", time.monotonic())
     endpoint = EngineEndpoint(engine="e0", host="127.0.0.1", port=arguments.upstream, ranks=RANKS, model="fake")
     served = ServedModel(name="fake", router=router, engines={"e0": endpoint}, identity_secret=SECRET)
-    gateway = Gateway([served], authenticator(folder), rows)
+    prefixes = None if arguments.no_prefixes else PrefixWatch(SECRET)
+    if prefixes is not None:
+        prefixes.start()
+    gateway = Gateway([served], authenticator(folder), rows, prefixes=prefixes)
     await gateway.start("127.0.0.1", arguments.port)
 
     def report() -> None:
@@ -93,6 +98,8 @@ async def serve(arguments: argparse.Namespace, folder: Path) -> None:
     gc.set_threshold(50_000, 20, 20)  # as the daemon does
     await stop.wait()
     await gateway.stop(0)
+    if prefixes is not None:
+        prefixes.stop()
     if ledger is not None:
         ledger.stop()
 
@@ -104,6 +111,7 @@ def main() -> None:
     parser.add_argument("upstream", type=int)
     parser.add_argument("stats", type=Path)
     parser.add_argument("--ledger", type=Path)
+    parser.add_argument("--no-prefixes", action="store_true")
     with tempfile.TemporaryDirectory() as folder:
         uvloop.run(serve(parser.parse_args(), Path(folder)))
 

@@ -6,6 +6,7 @@ It answers at once, keeps what it was asked, and misbehaves where a test tells i
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,6 +23,11 @@ vllm:prefix_cache_queries_total{engine="1",model_name="m"} 100.0
 vllm:prefix_cache_queries_created{engine="0",model_name="m"} 1.79e+09
 vllm:prefix_cache_hits_total{engine="0",model_name="m"} %d.0
 vllm:prefix_cache_hits_total{engine="1",model_name="m"} 50.0
+vllm:prompt_tokens_total{engine="0",model_name="m"} 4000.0
+vllm:prompt_tokens_created{engine="0",model_name="m"} 1.79e+09
+vllm:generation_tokens_total{engine="0",model_name="m"} 300.0
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"} 5.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="m"} 6.0
 """
 
 
@@ -34,6 +40,12 @@ class StubEndpoint:
         self.headers: list[dict[str, str]] = []
         self.patches: list[dict[str, Any]] = []
         self.routing: dict[str, Any] = {"affinity": True, "placement": "hash"}
+        self.password: str | None = None
+        """The console asks for it; None: it asks for none."""
+        self.console_authorizations: list[str | None] = []
+        self.resets = 0
+        """How often the engine was asked to empty its caches."""
+        self.can_reset = True
         self.running: list[int | None] = [1, 0]
         self.engines = ["e0/0", "e0/1"]
         """What the console lists."""
@@ -94,7 +106,15 @@ class StubEndpoint:
         self.arrived.set()
         return await self.answer(request)
 
+    async def _reset(self, request: web.Request) -> web.Response:
+        self.resets += 1
+        return web.json_response({"success": True}) if self.can_reset else web.Response(status=404)
+
     async def _routing(self, request: web.Request) -> web.Response:
+        given = request.headers.get("Authorization")
+        self.console_authorizations.append(given)
+        if self.password is not None and given != f"Basic {b64encode(f'lmwarden:{self.password}'.encode()).decode()}":
+            return web.Response(status=401)
         if request.method == "PATCH":
             patch = await request.json()
             self.patches.append(patch)
@@ -118,6 +138,7 @@ class StubEndpoint:
         application.router.add_post("/v1/chat/completions", self._generate)
         application.router.add_get("/v1/models", self._models)
         application.router.add_get("/metrics", self._metrics)
+        application.router.add_post("/reset_prefix_cache", self._reset)
         application.router.add_route("*", "/api/models/m/routing", self._routing)
         return application
 
@@ -125,7 +146,7 @@ class StubEndpoint:
 @asynccontextmanager
 async def serving(stub: StubEndpoint) -> AsyncIterator[StubEndpoint]:
     """Serve on a free port of the loopback interface."""
-    runner = web.AppRunner(stub.application(), shutdown_timeout=0.1)
+    runner = web.AppRunner(stub.application(), shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
     await site.start()

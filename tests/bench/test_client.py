@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,9 +12,11 @@ import pytest
 from aiohttp import web
 from tests.bench.stub_endpoint import CHAT_STREAM, MESSAGES_STREAM, StubEndpoint, event, serving
 
-from lmwarden.bench.client import AgentClient, Api, Conversation, listed_models
+from lmwarden.bench.client import AgentClient, listed_models
+from lmwarden.bench.conversation import Api, Conversation
 from lmwarden.bench.errors import BenchError
 from lmwarden.bench.measure import TurnRecord
+from lmwarden.bench.plans import LEFT_TEXT
 from lmwarden.bench.sessions import SessionSource
 from lmwarden.bench.workload import load_workload
 
@@ -21,7 +24,7 @@ SOURCE = SessionSource(load_workload("claude-code"), think=None, seed=1, session
 
 
 def conversation(index: int = 0, api: Api = Api.MESSAGES) -> Conversation:
-    return Conversation(SOURCE.session(index), "m", SOURCE.system_text(), api)
+    return Conversation(SOURCE.session(index), "m", api)
 
 
 def record(turn: int = 0) -> TurnRecord:
@@ -44,7 +47,7 @@ def plain(message: dict[str, Any]) -> tuple[str, str]:
     return message["role"], content if isinstance(content, str) else content[0]["text"]
 
 
-@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize("api", [Api.MESSAGES, Api.CHAT])
 async def test_each_turn_extends_the_last_one_with_the_answer_that_came(stub: StubEndpoint, api: Api) -> None:
     agent = conversation(api=api)
     async with client(stub, api) as agents:
@@ -89,7 +92,7 @@ async def test_chat_asks_for_usage_and_names_its_session(stub: StubEndpoint) -> 
     assert stub.headers[0]["X-Session-Id"] == agent.session.session_id
 
 
-@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize("api", [Api.MESSAGES, Api.CHAT])
 async def test_a_turn_records_usage_times_and_decision(stub: StubEndpoint, api: Api) -> None:
     seen = record()
     async with client(stub, api) as agents:
@@ -99,6 +102,57 @@ async def test_a_turn_records_usage_times_and_decision(stub: StubEndpoint, api: 
     assert seen.first_token_s is not None and seen.ended_s is not None
     assert seen.sent_s < seen.first_token_s < seen.ended_s
     assert not seen.failed
+
+
+async def test_a_client_that_leaves_closes_the_connection_and_goes_on(stub: StubEndpoint) -> None:
+    """The endpoint sees the connection end; the history says that the answer was interrupted."""
+    gone = asyncio.Event()
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.content_type = "text/event-stream"
+        await response.prepare(request)
+        try:
+            for piece in MESSAGES_STREAM[:4]:
+                await response.write(piece)
+            await asyncio.Event().wait()
+        finally:
+            gone.set()
+        raise AssertionError
+
+    stub.answer = endless
+    session = SOURCE.session(0)
+    impatient = replace(session, turns=(replace(session.turns[0], leaves_after_s=0.01), *session.turns[1:]))
+    agent, seen = Conversation(impatient, "m", Api.MESSAGES), record()
+    async with client(stub) as agents, asyncio.timeout(10):
+        assert await agents.play(agent, seen)
+        await gone.wait()
+        stub.answer = stub.whole_answer
+        assert await agents.play(agent, record(1))
+    assert seen.left and not seen.failed
+    assert seen.first_token_s is not None and seen.ended_s is not None and seen.output_tokens is None
+    assert [plain(message) for message in stub.bodies[1]["messages"]][1] == ("assistant", LEFT_TEXT)
+
+
+async def test_an_answer_that_ends_before_its_client_leaves_has_ended(stub: StubEndpoint) -> None:
+    session = SOURCE.session(0)
+    patient = replace(session, turns=(replace(session.turns[0], leaves_after_s=1000.0), *session.turns[1:]))
+    seen = record()
+    async with client(stub) as agents:
+        assert await agents.play(Conversation(patient, "m", Api.MESSAGES), seen)
+    assert not seen.left and seen.output_tokens == 41
+
+
+async def test_the_delay_of_the_network_is_part_of_the_wait(stub: StubEndpoint) -> None:
+    """The send is read from the clock before the delay: its tick is the first."""
+    seen = record()
+    ticks = iter(range(1_000_000))
+    slow = AgentClient(
+        stub.url, api=Api.MESSAGES, key=None, clock=lambda: float(next(ticks)), speed=1000.0, network_s=1.0
+    )
+    async with slow as agents:
+        assert await agents.play(conversation(), seen)
+    assert seen.sent_s == 0.0
 
 
 async def test_without_a_warden_there_is_no_decision(stub: StubEndpoint) -> None:

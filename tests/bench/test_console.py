@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.bench.stub_endpoint import CACHE_PAGE, StubEndpoint, serving
+from tests.bench.stub_endpoint import StubEndpoint, serving
 
-from lmwarden.bench.console import CacheCounters, Console, ReplicaRow, RoutingState, parse_cache_counters
+from lmwarden.bench.console import Console, ReplicaRow, RoutingState
 from lmwarden.bench.errors import BenchError
 
 
@@ -75,22 +75,23 @@ async def test_an_answer_of_another_form_is_named(stub: StubEndpoint) -> None:
             await console.state()
 
 
-def test_counters_are_summed_over_ranks_and_created_lines_are_no_counters() -> None:
-    assert parse_cache_counters(CACHE_PAGE % (1000, 700)) == CacheCounters(1100, 750)
-    assert parse_cache_counters(b"# nothing here\n") is None
-    assert parse_cache_counters(b"<html>vllm:prefix_cache_hits_total</html>") is None
+async def test_a_password_is_sent_only_where_it_is_asked_for(stub: StubEndpoint) -> None:
+    async with Console(stub.url, "m", password="open sesame") as console:
+        await console.state()
+        assert console.password_unused
+    assert stub.console_authorizations == [None]
+    stub.password = "open sesame"
+    async with Console(stub.url, "m", password="open sesame") as console:
+        await console.state()
+        assert not console.password_unused
+    assert stub.console_authorizations[1:] == [None, "Basic bG13YXJkZW46b3BlbiBzZXNhbWU="]
 
 
-def test_the_ratio_is_that_of_the_difference() -> None:
-    before = CacheCounters(1000, 500)
-    assert CacheCounters(2000, 1300).ratio_since(before) == 0.8
-    assert before.ratio_since(before) is None
-    assert CacheCounters(50, 20).ratio_since(before) is None
-
-
-async def test_counters_are_read_where_the_engine_is_known(stub: StubEndpoint) -> None:
-    async with Console(None, "m", engine_url=stub.url) as console:
-        assert await console.cache_counters() == CacheCounters(100, 50)
-        assert not console.known
+async def test_a_console_that_wants_another_password_or_one_at_all_says_so(stub: StubEndpoint) -> None:
+    stub.password = "open sesame"
+    async with Console(stub.url, "m", password="wrong") as console:
+        with pytest.raises(BenchError, match="refuses the password"):
+            await console.state()
     async with Console(stub.url, "m") as console:
-        assert await console.cache_counters() is None
+        with pytest.raises(BenchError, match="asks for a password: --console-password-file"):
+            await console.state()

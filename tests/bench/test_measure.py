@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmwarden.bench.measure import LevelRecords, SessionRecord, TurnRecord, Window, level_result
-from lmwarden.bench.results import LevelResult
+from lmwarden.bench.results import ClientCounters, LevelResult
 
 WINDOW = Window(100.0, 160.0)
 
@@ -90,6 +90,27 @@ def test_decisions_come_from_each_answer() -> None:
     assert row.decisions["rehomed"] == 0
     assert row.stayed_ratio == 0.75
     assert row.waited_in_room == 0
+
+
+def test_requests_are_counted_by_the_replica_that_answered() -> None:
+    names = ["e0/1", "e0/0", "e0/1", "e0", None]
+    row = measured(*(turn(100, 101, 102, replica=name) for name in names))
+    assert row.requests_by_replica == {"e0/0": 1, "e0/1": 2}
+    assert measured(turn(100, 101, 102, replica="e0")).requests_by_replica is None
+
+
+def test_waits_in_the_room_are_those_of_the_requests_that_waited() -> None:
+    row = measured(*(turn(100, 101, 102, waited_s=wait) for wait in (0.0, 0.0, 2.0, 4.0)))
+    assert row.waited_in_room == 2
+    assert (row.room_wait_s.p50, row.room_wait_s.max) == (3.0, 4.0)
+
+
+def test_a_request_that_its_client_left_was_served_but_its_tokens_are_unknown() -> None:
+    row = measured(turn(100, 101, 102), turn(100, 103, 104, left=True, prompt_tokens=None, output_tokens=None))
+    assert (row.requests, row.failed, row.left) == (2, 0, 1)
+    assert row.ttfb_s.max == 3
+    assert row.output_tokens_per_minute == 256
+    assert row.client == ClientCounters(requests=1, prompt_tokens=1000, cached_tokens=800, output_tokens=256)
 
 
 def test_stayed_is_none_where_no_turn_could_stay() -> None:

@@ -11,8 +11,8 @@ from aiohttp import web
 from tests.bench.stub_endpoint import StubEndpoint, serving
 
 from lmwarden.bench import pairing
-from lmwarden.bench.client import Api
 from lmwarden.bench.console import Console
+from lmwarden.bench.conversation import Api
 from lmwarden.bench.errors import BenchError
 
 

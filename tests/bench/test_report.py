@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 from tests.bench.test_results import row
 
+from lmwarden.bench.counters import EngineCounters
 from lmwarden.bench.errors import BenchError, PlanError
-from lmwarden.bench.report import check_places, gain_sentence, markdown, result_notes, save, show
-from lmwarden.bench.results import BenchResult, LevelResult, TtfbSeconds
+from lmwarden.bench.language import Note, language
+from lmwarden.bench.report import check_places, gain_sentence, markdown, save, show
+from lmwarden.bench.results import BenchResult, ClientCounters, LevelResult, TtfbSeconds
 
 
 def result(*rows: LevelResult) -> BenchResult:
@@ -41,30 +44,26 @@ def test_a_missing_cell_is_a_dash() -> None:
     assert "| 8 | 380→–→380 |" in text
 
 
+def test_repeats_have_intervals_in_markdown() -> None:
+    text = markdown(result(OFF, msgspec.structs.replace(OFF, output_tokens_per_minute=8464.0)))
+    assert "| 8414 ±635 |" in text
+    assert "95 % confidence interval of the mean over 2 runs" in text
+
+
+def test_markdown_speaks_chinese_too() -> None:
+    text = markdown(result(OFF, row()), [Note("speed", {"speed": "10"})], language("zh"))
+    assert "| 会话数 | 会话/小时 |" in text
+    assert "速度 10 倍" in text
+
+
+def test_the_open_loop_has_rates_for_levels() -> None:
+    text = markdown(result(row(240, loop="open")))
+    assert "| Sessions started/h |" in text
+
+
 def test_what_is_unmeasured_everywhere_is_one_dash() -> None:
     text = markdown(result(row(stayed_ratio=None)))
     assert text.splitlines()[4].endswith("| – |")
-
-
-def test_notes_name_failures_waiting_repeats_and_an_imitated_balancer() -> None:
-    ttfb = TtfbSeconds(p95=20.0, p95_with_waiting=40.0)
-    waiting = row(arm="off", failed=3, balancer="emulated", ttfb_s=ttfb)
-    notes = " ".join(result_notes(result(waiting, waiting)))
-    assert "8 sessions, off: 6 of 252 requests failed." in notes
-    assert "4 of 252 requests had no first token at the end; with their wait so far, p95 is 40.00 s" in notes
-    assert "mean over 2 runs" in notes
-    assert "imitation" in notes
-
-
-def test_how_coarse_sessions_per_hour_are_is_said() -> None:
-    assert "one session more or less is 20 per hour" in " ".join(result_notes(result(row(seconds=180.0))))
-    # Two runs of a minute each: one session is half as much of their mean.
-    assert "is 30 per hour" in " ".join(result_notes(result(row(seconds=60.0), row(seconds=60.0))))
-
-
-def test_waiting_that_does_not_change_the_tail_is_not_noted() -> None:
-    notes = result_notes(result(row(ttfb_s=TtfbSeconds(p95=20.0, p95_with_waiting=20.5))))
-    assert len(notes) == 2
 
 
 def test_the_gain_is_one_sentence_with_its_numbers() -> None:
@@ -81,6 +80,18 @@ def test_the_terminal_shows_table_and_notes() -> None:
     show(Console(file=out, width=160), result(OFF, row()), ["A note."])
     assert "8364→10752" in out.getvalue()
     assert out.getvalue().endswith("A note.\n")
+
+
+def test_a_simulated_engine_s_way_of_counting_is_told_in_the_report_and_not_under_every_table() -> None:
+    counted = row(
+        prefix_hit_ratio_engine=0.5,
+        client=ClientCounters(requests=9, prompt_tokens=1000),
+        engine=EngineCounters(prefix_queries_tokens=9000.0),
+    )
+    out = io.StringIO()
+    show(Console(file=out, width=160), result(counted), [])
+    assert "looked up other tokens" not in out.getvalue()
+    assert "looked up other tokens" in markdown(result(counted))
 
 
 def test_nothing_is_cut_off_on_a_narrow_terminal() -> None:
@@ -102,6 +113,9 @@ def test_three_levels_fit_80_columns_in_one_line_each() -> None:
 def test_files_are_written_where_asked(tmp_path: Path) -> None:
     check_places(out=tmp_path / "new" / "folder", json=tmp_path / "alone.json")
     save(result(OFF), ["A note."], out=tmp_path / "new" / "folder", json=tmp_path / "alone.json")
+    written = {file.name for file in (tmp_path / "new" / "folder").iterdir()}
+    assert written >= {"results.json", "results.csv", "report.md", "report.zh.md", "report.html"}
+    assert written >= {"ttfb.svg", "ttfb.png", "hits.svg", "decisions.png"}
     assert "- A note." in (tmp_path / "new" / "folder" / "report.md").read_text()
     assert (tmp_path / "new" / "folder" / "results.json").read_bytes() == (tmp_path / "alone.json").read_bytes()
 

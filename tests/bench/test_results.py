@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmwarden.bench.counters import EngineCounters
 from lmwarden.bench.results import (
     BenchResult,
+    ClientCounters,
     LevelResult,
     SessionSeconds,
     TtfbSeconds,
@@ -53,15 +55,18 @@ def test_the_file_has_the_documented_keys(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     write_json(result, path)
     written = json.loads(path.read_text())
-    assert list(written) == ["schema", "source", "hardware", "workload", "levels"]
+    assert list(written) == ["schema", "source", "hardware", "workload", "levels", "run"]
     assert written["schema"] == 1
     assert list(written["levels"][0]) == [
         *("sessions", "arm", "seed", "seconds", "sessions_per_hour", "output_tokens_per_minute", "ttfb_s"),
         *("session_s", "replicas_busy", "prefix_hit_ratio", "prefix_hit_ratio_engine", "stayed_ratio"),
         *("requests", "failed", "unserved", "balancer", "decisions", "waited_in_room"),
+        *("loop", "open_at_start", "open_at_end", "left", "caches_emptied", "room_wait_s", "requests_by_replica"),
+        *("client", "engine"),
     ]
     assert list(written["levels"][0]["ttfb_s"]) == [
         *("p50", "p95", "p99", "max", "mean", "first_turn_p95", "later_turn_p95", "p95_with_waiting"),
+        *("first_turn_p50", "later_turn_p50"),
     ]
     assert list(written["levels"][0]["session_s"]) == ["p50", "p95"]
     assert written["levels"][0]["prefix_hit_ratio_engine"] is None
@@ -94,6 +99,15 @@ def test_repeats_are_averaged_and_counts_summed() -> None:
     assert (both.requests, both.unserved, both.seconds) == (252, 4, 360)
     assert both.decisions == {"placed": 20, "sticky": 104, "spilled": 4}
     assert both.prefix_hit_ratio_engine is None
+
+
+def test_counters_of_repeats_are_summed_where_every_repeat_has_them() -> None:
+    engine = EngineCounters(requests=4.0, requests_by_rank={"0": 4.0})
+    counted = row(client=ClientCounters(requests=3, prompt_tokens=10), engine=engine)
+    both = merged([counted, counted])
+    assert both.client == ClientCounters(requests=6, prompt_tokens=20)
+    assert both.engine == EngineCounters(requests=8.0, requests_by_rank={"0": 8.0})
+    assert merged([counted, row()]).engine is None
 
 
 def test_cells_keep_the_order_of_the_run() -> None:

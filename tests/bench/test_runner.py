@@ -13,10 +13,12 @@ import pytest
 from aiohttp import web
 from tests.bench.stub_endpoint import StubEndpoint, serving
 
-from lmwarden.bench.client import Api
+from lmwarden.bench.conversation import Api
 from lmwarden.bench.errors import BenchError, PlanError
+from lmwarden.bench.plan import Caches, Plan
 from lmwarden.bench.results import LevelResult
-from lmwarden.bench.runner import Plan, plan_cells, run_plan, stop_on_signals
+from lmwarden.bench.runner import RunOutcome, run_plan, stop_on_signals
+from lmwarden.bench.sessions import PromptReuse
 from lmwarden.bench.workload import load_workload
 
 SPEED = 50.0
@@ -55,20 +57,11 @@ def plan(stub: StubEndpoint, **changes: object) -> Plan:
         seconds=10.0,
         clock=lambda: time.monotonic() * SPEED,
         speed=SPEED,
+        rest_s=0.0,
         console_url=stub.url,
         engine_url=stub.url,
     )
     return replace(base, **changes)  # type: ignore[arg-type]
-
-
-def test_arms_of_a_level_follow_each_other_and_repeats_have_seeds_of_their_own() -> None:
-    base = Plan(
-        url="", model="m", workload=load_workload("claude-code"), levels=[4, 8], arms=["off", "on"],
-        seconds=1.0, clock=time.monotonic, repeats=2, seed=7,
-    )  # fmt: skip
-    order = [(cell.sessions, cell.arm, cell.seed) for cell in plan_cells(base)]
-    assert order[:4] == [(4, "off", 7), (4, "on", 7), (8, "off", 7), (8, "on", 7)]
-    assert {seed for _, _, seed in order[4:]} == {8}
 
 
 async def test_a_run_measures_each_arm_and_sets_the_routing_back(stub: StubEndpoint) -> None:
@@ -200,3 +193,80 @@ async def test_a_model_that_is_not_served_is_refused(stub: StubEndpoint) -> None
 async def test_arms_without_a_console_are_refused(stub: StubEndpoint) -> None:
     with pytest.raises(BenchError, match="--console"):
         await run_plan(plan(stub, console_url=None), Seen(), asyncio.Event())
+
+
+async def test_caches_are_emptied_before_each_cell_where_that_is_possible(stub: StubEndpoint) -> None:
+    outcome = await run_plan(plan(stub), Seen(), asyncio.Event())
+    assert stub.resets == 2
+    assert [row.caches_emptied for row in outcome.levels] == [True, True]
+    stub.can_reset = False
+    outcome = await run_plan(plan(stub, arms=["on"]), Seen(), asyncio.Event())
+    assert outcome.levels[0].caches_emptied is False
+
+
+async def test_warm_caches_are_left_alone(stub: StubEndpoint) -> None:
+    outcome = await run_plan(plan(stub, arms=["on"], caches=Caches.WARM), Seen(), asyncio.Event())
+    assert stub.resets == 0
+    assert outcome.levels[0].caches_emptied is None
+
+
+async def test_prompts_that_come_twice_into_caches_that_cannot_be_emptied_are_refused(stub: StubEndpoint) -> None:
+    stub.can_reset = False
+    with pytest.raises(BenchError, match="--caches fresh with --prompt-reuse across_arms"):
+        await run_plan(plan(stub, prompt_reuse=PromptReuse.ACROSS_ARMS), Seen(), asyncio.Event())
+    assert stub.patches == []
+
+
+async def test_the_open_loop_starts_sessions_whether_or_not_earlier_ones_ended(stub: StubEndpoint) -> None:
+    never = asyncio.Event()
+
+    async def silent(request: web.Request) -> web.StreamResponse:
+        await never.wait()
+        raise AssertionError
+
+    stub.answer = silent
+    rate = 3600  # one a second of the model: about ten in this window
+    outcome = await run_plan(plan(stub, arms=["on"], levels=[rate], open_loop=True), Seen(), asyncio.Event())
+    row = outcome.levels[0]
+    assert (row.sessions, row.loop, row.open_at_start) == (rate, "open", 0)
+    assert row.open_at_end is not None and row.open_at_end >= row.requests == row.unserved
+    assert row.requests > 2
+
+
+async def test_what_was_measured_is_handed_over_after_each_cell(stub: StubEndpoint) -> None:
+    kept: list[int] = []
+
+    def keep(outcome: RunOutcome) -> None:
+        kept.append(len(outcome.levels))
+
+    outcome = await run_plan(plan(stub), Seen(), asyncio.Event(), on_result=keep)
+    assert kept == [1, 2]
+    assert outcome.replicas == 2
+
+
+async def test_engine_and_client_counters_stand_beside_each_other(stub: StubEndpoint) -> None:
+    row = (await run_plan(plan(stub, arms=["on"]), Seen(), asyncio.Event())).levels[0]
+    assert row.client is not None and row.engine is not None
+    assert row.client.requests * 41 == row.client.output_tokens
+    assert row.engine.prefix_queries_tokens == 100 * len(stub.bodies)
+    assert row.engine.hit_ratio == 0.8
+    # A request whose answer has begun without a token has named its replica and is unserved.
+    assert row.requests_by_replica is not None and list(row.requests_by_replica) == ["e0/1"]
+    assert row.requests - row.unserved <= row.requests_by_replica["e0/1"] <= row.requests
+
+
+async def test_a_warden_rests_between_two_cells_and_not_after_the_last(stub: StubEndpoint) -> None:
+    """The rest never ends by itself here; stopping ends it, and the second cell is never begun."""
+    stop = asyncio.Event()
+
+    class StopAfterFirst(Seen):
+        def finished(self, result: LevelResult | None) -> None:
+            super().finished(result)
+            asyncio.get_running_loop().call_later(0.2, stop.set)
+
+    seen = StopAfterFirst()
+    outcome = await run_plan(plan(stub, rest_s=1e9), seen, stop)
+    assert len(seen.cells) == 1 and outcome.interrupted
+    async with asyncio.timeout(60):
+        await run_plan(plan(stub, rest_s=1e9, arms=["on"]), Seen(), asyncio.Event())
+        await run_plan(plan(stub, rest_s=1e9, arms=["as-is"], levels=[1, 2], console_url=None), Seen(), asyncio.Event())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lmwarden.bench.errors import PlanError
@@ -47,6 +49,18 @@ def test_a_good_file_is_read() -> None:
         (b"[[0.0, 1.0], [1.0, 2.0]]", b"[[0.0, 3.0], [1.0, 2.0]]", "gap_s"),
         (b"[[0.0, 1.0], [1.0, 2.0]]", b"[[0.0, 0.0], [1.0, 2.0]]", "gap_s"),
         (b"[layers]", b"[layers", "w.toml"),
+        (b"turns = 2", b"turns = 'two'", "turns"),
+        (b"turns = 2", b"turns = {kind = 'normal', median = 3}", "kind"),
+        (b"turns = 2", b"turns = {kind = 'lognormal', median = 3, sigma = 1.0, most = 2}", "median"),
+        (b"[think.slow]", b"[forks]\nshare = 1.5\nturns = 2\n[think.slow]", "share"),
+        (b"[think.slow]", b"[leaving]\nshare = 0.5\nafter_first_token_s = [3.0, 1.0]\n[think.slow]", "after_first"),
+        (
+            b"[think.slow]",
+            b"[compaction]\nabove_context_tokens = 0\nrequest_tokens = 1\nsummary_tokens = 1\n[think.slow]",
+            "above",
+        ),
+        (b"[think.slow]", b"[halfway]\nshare = 0.5\nhistory_tokens = 0\n[think.slow]", "history_tokens"),
+        (b"[think.slow]", b"[subagents]\nshare = 0.5\n[think.slow]", "subagents"),
     ],
 )
 def test_a_mistake_is_named(old: bytes, new: bytes, names: str) -> None:
@@ -56,6 +70,13 @@ def test_a_mistake_is_named(old: bytes, new: bytes, names: str) -> None:
     assert "w.toml" in str(caught.value)
     assert names in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_of_one_s_own_is_loaded_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_bytes(GOOD)
+    assert load_workload(str(tmp_path / "mine.toml")).name == "w"
+    with pytest.raises(PlanError, match=r"--workload .*absent\.toml: No such file"):
+        load_workload(str(tmp_path / "absent.toml"))
 
 
 def test_unknown_names_list_what_is_known() -> None:

@@ -14,10 +14,13 @@ import pytest
 from tests.bench.stub_endpoint import StubEndpoint, serving
 from tests.bench.test_results import row
 
-from lmwarden.bench.runner import Plan, RunOutcome
+from lmwarden.bench.errors import PlanError
+from lmwarden.bench.language import language
+from lmwarden.bench.plan import Caches, Plan
+from lmwarden.bench.runner import RunOutcome
 from lmwarden.bench.workload import load_workload
 from lmwarden.cli import main
-from lmwarden.cli.bench import default_console, exit_status, introduction, run_notes
+from lmwarden.cli.bench import default_console, exit_status, introduction, read_password, run_notes
 
 
 @pytest.fixture
@@ -47,7 +50,7 @@ def test_a_run_prints_its_table_and_writes_its_files(
     status = main(
         [
             *("bench", "--url", stub.url, "--model", "m", "--console", stub.url, "--levels", "2"),
-            *("--seconds", "1.1", "--seed", "5", "--out", str(tmp_path)),
+            *("--seconds", "1.1", "--rest", "0", "--seed", "5", "--out", str(tmp_path)),
         ]
     )
     printed = capsys.readouterr().out
@@ -57,6 +60,10 @@ def test_a_run_prints_its_table_and_writes_its_files(
     levels = json.loads((tmp_path / "results.json").read_text())["levels"]
     assert [(level["arm"], level["seed"]) for level in levels] == [("off", 5), ("on", 5)]
     assert "| 2 |" in (tmp_path / "report.md").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "off → on" in page
+    facts = json.loads((tmp_path / "results.json").read_text())["run"]
+    assert (facts["caches"], facts["replicas"], facts["interrupted"]) == ("fresh", 2, False)
 
 
 @pytest.mark.parametrize(
@@ -69,12 +76,19 @@ def test_a_run_prints_its_table_and_writes_its_files(
         (["--seconds", "0"], "--seconds"),
         (["--seconds", "nan"], "--seconds"),
         (["--warmup", "inf"], "--warmup"),
+        (["--rest", "-1"], "--rest"),
         (["--console", "zzz"], "--console: 'zzz': expected http://host:port"),
         (["--engine", "zzz"], "--engine: 'zzz': expected http://host:port"),
         (["--url", "http://h:x"], "--url: 'http://h:x': expected http://host:port"),
         (["--workload", "none"], "claude-code"),
         (["--url", "127.0.0.1:8080"], "http://host:port"),
         (["--repeats", "0"], "--repeats"),
+        (["--levels", "4", "--open-loop", "60"], "--levels and --open-loop exclude each other"),
+        (["--open-loop", "many"], "--open-loop many: expected sessions per hour"),
+        (["--network", "-1"], "--network -1: allowed are 0 to 60 seconds"),
+        (["--caches", "cold"], "caches"),
+        (["--prompt-reuse", "always"], "prompt-reuse"),
+        (["--console-password-file", "/nowhere/at/all"], "--console-password-file /nowhere/at/all: No such file"),
         (["--api", "smoke-signals"], "api"),
         (["--sekonds", "3"], "sekonds"),
     ],
@@ -134,8 +148,28 @@ def test_the_length_of_a_run_and_whom_it_touches_are_said_before_it() -> None:
         "12 runs of 200 s: about 40 min; seed 7",
         "The routing of m is switched for everybody who uses it, and set back at the end.",
     ]
+    with_console = replace(plan, console_url="http://h:8081")  # and so eleven rests of half a minute
+    assert introduction(with_console)[0] == "12 runs of 200 s: about 46 min; seed 7"
     alone = replace(plan, arms=["as-is"], levels=[1], repeats=1)
     assert introduction(alone) == ["1 run of 200 s: about 3 min; seed 7"]
+
+
+def test_emptying_caches_is_said_before_the_run() -> None:
+    plan = Plan(
+        url="", model="m", workload=load_workload("claude-code"), levels=[4], arms=["as-is"], seconds=1.0,
+        clock=time.monotonic, engine_url="http://e",
+    )  # fmt: skip
+    assert "The caches of http://e are emptied before each run" in introduction(plan)[-1]
+    assert len(introduction(replace(plan, caches=Caches.WARM))) == 1
+
+
+def test_a_password_is_the_first_line_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "p").write_text("open sesame\r\nand more\n")
+    assert read_password(tmp_path / "p") == "open sesame"
+    assert read_password(None) is None
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(PlanError, match="first line must hold the password"):
+        read_password(tmp_path / "empty")
 
 
 def test_the_console_is_beside_the_endpoint() -> None:
@@ -168,7 +202,7 @@ def test_notes_name_lag_failures_and_interruption() -> None:
         first_error="status 503",
         content_later_s=1.5,
     )
-    notes = " ".join(run_notes(outcome, plan))
+    notes = " ".join(map(language("en").say, run_notes(outcome, plan)))
     assert "p99 30.0 ms of wall time, 300 ms of modelled time" in notes
     assert "too busy" in notes
     assert "status 503" in notes

@@ -165,6 +165,25 @@ async def test_codex_gets_valid_toml(warden: FakeWarden, capsys: pytest.CaptureF
         assert ("env_key" in provider) is needed
 
 
+async def test_codex_and_opencode_are_told_the_context(warden: FakeWarden, capsys: pytest.CaptureFixture[str]) -> None:
+    for context, output_tokens in ((200_000, 32_000), (8192, 2048), (None, None)):
+        warden.card = {"id": "served", "max_model_len": context}
+        assert await run("codex", "--url", warden.url) == 0
+        assert tomllib.loads(capsys.readouterr().out).get("model_context_window") == context
+        assert await run("opencode", "--url", warden.url) == 0
+        lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("//")]
+        model = json.loads("\n".join(lines))["provider"]["lmwarden"]["models"]["served"]
+        limit = None if context is None else {"context": context, "output": output_tokens}
+        assert model.get("limit") == limit
+
+
+async def test_claude_code_is_told_to_ask_before_it_uses_a_tool(
+    warden: FakeWarden, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run("claude-code", "--url", warden.url) == 0
+    assert "claude --permission-mode default" in capsys.readouterr().out
+
+
 async def test_opencode_gets_valid_json(warden: FakeWarden, capsys: pytest.CaptureFixture[str]) -> None:
     assert await run("opencode", "--url", warden.url, "--key", "lmw_k") == 0
     text = capsys.readouterr().out

@@ -16,11 +16,13 @@ from rich.console import Console
 from tests.bench.test_results import row
 
 import lmwarden
-from lmwarden.bench.results import LevelResult
-from lmwarden.bench.runner import Plan, RunOutcome
+from lmwarden.bench.language import Note
+from lmwarden.bench.plan import Plan
+from lmwarden.bench.results import BenchResult, LevelResult
+from lmwarden.bench.runner import RunOutcome
 from lmwarden.bench.workload import load_workload
 from lmwarden.cli import main
-from lmwarden.cli.demo import DemoOptions, DemoOutcome, demo_notes, run_demo
+from lmwarden.cli.demo import DemoOptions, DemoOutcome, demo_gain, demo_notes, run_demo
 from lmwarden.routing.baselines import PerRequestRouter, random_choice
 from lmwarden.routing.contract import RouterContract
 from lmwarden.types import RoutingSettings
@@ -77,11 +79,22 @@ def test_a_conclusion_is_drawn_from_a_whole_run_only() -> None:
         seconds=180.0, clock=time.monotonic, speed=10.0,
     )  # fmt: skip
     levels = [row(arm="off"), row()]
-    whole = demo_notes(RunOutcome(levels=levels), plan)
-    assert whole[-1].startswith("From off to on: at 8 sessions")
-    cut = demo_notes(RunOutcome(levels=levels, interrupted=True), plan)
-    assert not any("From off to on" in note for note in cut)
-    assert any("interrupted" in note for note in cut)
+    (gain,) = demo_gain(RunOutcome(levels=levels), plan)
+    assert isinstance(gain, str) and gain.startswith("From off to on: at 8 sessions")
+    cut = RunOutcome(levels=levels, interrupted=True)
+    assert demo_gain(cut, plan) == []
+    assert Note("interrupted") in demo_notes(cut, plan)
+
+
+def test_a_report_is_written_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = BenchResult(source="simulated", hardware="a4000", workload="claude-code", levels=[row(arm="off"), row()])
+
+    async def measured(*_: object) -> DemoOutcome:
+        return DemoOutcome(result, [Note("speed", {"speed": "10"})], interrupted=False)
+
+    monkeypatch.setattr("lmwarden.cli.demo.run_demo", measured)
+    assert main(["demo", "--out", str(tmp_path / "report")]) == 0
+    assert "Speed 10" in (tmp_path / "report" / "report.html").read_text("utf-8")
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:

@@ -107,3 +107,44 @@ def test_another_model_is_not_found_and_none_is_the_served_one() -> None:
 def test_bad_values_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(BadRequestError):
         parse("chat", **fields)
+
+
+# -- tool calls ------------------------------------------------------------------------------------------------------
+
+
+def chat_tool(name: str) -> dict[str, object]:
+    return {"type": "function", "function": {"name": name, "parameters": {}}}
+
+
+CHAT_TOOLS = [chat_tool("first"), chat_tool("second")]
+MESSAGES_TOOLS = [{"name": "first", "input_schema": {}}, {"name": "second", "input_schema": {}}]
+
+
+@pytest.mark.parametrize(
+    ("api", "tools", "choice", "calls", "calls_always"),
+    [
+        ("chat", CHAT_TOOLS, None, "", "first"),
+        ("chat", CHAT_TOOLS, "auto", "", "first"),
+        ("chat", CHAT_TOOLS, "none", "", ""),
+        ("chat", CHAT_TOOLS, "required", "first", "first"),
+        ("chat", CHAT_TOOLS, {"type": "function", "function": {"name": "second"}}, "second", "second"),
+        ("chat", [], "required", "", ""),
+        ("messages", MESSAGES_TOOLS, None, "", "first"),
+        ("messages", MESSAGES_TOOLS, {"type": "auto"}, "", "first"),
+        ("messages", MESSAGES_TOOLS, {"type": "none"}, "", ""),
+        ("messages", MESSAGES_TOOLS, {"type": "any"}, "first", "first"),
+        ("messages", MESSAGES_TOOLS, {"type": "tool", "name": "second"}, "second", "second"),
+        ("responses", CHAT_TOOLS, "required", "", ""),
+        ("completions", CHAT_TOOLS, "required", "", ""),
+    ],
+)
+def test_who_is_asked_for_a_tool_call_makes_one(
+    api: Api, tools: object, choice: object, calls: str, calls_always: str
+) -> None:
+    fields = {"max_tokens": 7, "tools": tools} | ({} if choice is None else {"tool_choice": choice})
+    for options, expected in ((OPTIONS, calls), (msgspec.structs.replace(OPTIONS, tool_calls=True), calls_always)):
+        generation = parse(api, options=options, **fields)
+        assert generation.tool == expected
+        assert (generation.finish == "tool_calls") is bool(expected)
+        if api != "responses":
+            assert generation.output_tokens == 7

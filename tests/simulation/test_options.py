@@ -14,7 +14,7 @@ CARD = load_profile("a4000-qwen3-4b")
 def test_the_profile_decides_what_the_options_leave_open() -> None:
     limits = scheduler_limits(SimulatedEngineOptions(), CARD)
     assert limits.block_size == 16
-    assert limits.num_blocks == 42_000 // 16
+    assert limits.num_blocks == 44_000 // 16
     assert (limits.max_num_seqs, limits.max_num_batched_tokens, limits.host_blocks) == (32, 2048, 0)
 
 

@@ -13,6 +13,7 @@ from lmwarden.simulation.protocol import (
     AnswerContext,
     ChatAnswer,
     CompletionAnswer,
+    FinishReason,
     MessagesAnswer,
     TokenUsage,
     error_body,
@@ -38,9 +39,9 @@ def context(**changes: Any) -> AnswerContext:
     return msgspec.structs.replace(CONTEXT, **changes)
 
 
-def streamed(answer: Answer, usage: TokenUsage = USAGE) -> str:
+def streamed(answer: Answer, usage: TokenUsage = USAGE, finish: FinishReason = "length") -> str:
     first = answer.begin() + answer.tokens(WORDS[:1], 0, None)
-    return (first + answer.tokens(WORDS[1:], 1, "length") + answer.end(usage, WORDS, "length")).decode()
+    return (first + answer.tokens(WORDS[1:], 1, finish) + answer.end(usage, WORDS, finish)).decode()
 
 
 def data(stream: str) -> list[Any]:
@@ -140,6 +141,36 @@ def test_whole_answers() -> None:
     message = json.loads(MessagesAnswer(CONTEXT).whole(USAGE, WORDS, "stop"))
     assert message["content"] == [{"type": "text", "text": "kab dob."}]
     assert message["stop_reason"] == "end_turn"
+
+
+def test_a_chat_stream_that_ends_in_a_tool_call() -> None:
+    answer = ChatAnswer(context(tool="look", include_usage=True))
+    events = data(streamed(answer, finish="tool_calls"))
+    reasons = [choice["finish_reason"] for event in events for choice in event["choices"]]
+    assert reasons == [None] * (len(reasons) - 1) + ["tool_calls"]
+    calls = [call for event in events for choice in event["choices"] for call in choice["delta"].get("tool_calls", [])]
+    assert [(call["index"], call["function"]) for call in calls] == [(0, {"name": "look", "arguments": "{}"})]
+    assert events[-1]["usage"]["completion_tokens"] == USAGE.completion_tokens
+
+
+def test_a_messages_stream_that_ends_in_a_tool_call() -> None:
+    events = data(streamed(MessagesAnswer(context(tool="look")), finish="tool_calls"))
+    assert [event["type"] for event in events][-7:] == [
+        "content_block_delta", "content_block_stop",
+        "content_block_start", "content_block_delta", "content_block_stop",
+        "message_delta", "message_stop",
+    ]  # fmt: skip
+    assert events[-5]["content_block"]["name"] == "look"
+    assert events[-5]["index"] == 1
+    assert events[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+def test_whole_answers_that_end_in_a_tool_call() -> None:
+    chat = json.loads(ChatAnswer(context(tool="look")).whole(USAGE, WORDS, "tool_calls"))["choices"][0]
+    assert (chat["finish_reason"], chat["message"]["tool_calls"][0]["function"]["name"]) == ("tool_calls", "look")
+    message = json.loads(MessagesAnswer(context(tool="look")).whole(USAGE, WORDS, "tool_calls"))
+    assert message["stop_reason"] == "tool_use"
+    assert [block["type"] for block in message["content"]] == ["text", "tool_use"]
 
 
 def test_completions_stream_one_chunk_per_token() -> None:

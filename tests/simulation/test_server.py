@@ -176,6 +176,23 @@ async def test_streamed_and_whole_answers_are_the_same_text(client: Client, path
     assert len(text) == 12
 
 
+TOOL = {"name": "look", "input_schema": {}, "type": "function", "function": {"name": "look"}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_an_answer_may_end_in_a_tool_call_that_costs_no_token(path: str, stream: bool) -> None:
+    async with simulated(tool_calls=True) as client:
+        usage = {"stream_options": {"include_usage": True}} if path.endswith("completions") else {}
+        body = {**BODIES[path], "tools": [TOOL], "stream": stream, **(usage if stream else {})}
+        _status, answer = await client.post(path, body)
+        text = json.dumps(answer) if not stream else answer
+        assert text.count('"look"') == 1
+        assert ("tool_calls" if path.endswith("completions") else "tool_use") in text
+        assert await client.metric("vllm:generation_tokens_total") == [3.0, 0.0]
+        assert sum(await client.metric("vllm:request_success_total")) == 1
+
+
 async def test_cached_tokens_agree_with_the_metrics() -> None:
     async with simulated(replicas=1) as client:
         cached = 0

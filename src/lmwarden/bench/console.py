@@ -1,13 +1,12 @@
-"""The load tester's view of a warden: its routing settings, its replicas, and the engine's counters.
+"""The load tester's view of a warden's console: its routing settings and its replicas.
 
 The console's answer names for each replica the engine's own ``running``; that is polled for *replicas
-busy*. Raw cache counters are not on the console: they are read from the engine's ``/metrics`` where its
-address is known.
+busy*. A password is sent only to a console that asks for one.
 """
 
 from __future__ import annotations
 
-import re
+import base64
 from types import TracebackType
 
 import aiohttp
@@ -18,8 +17,8 @@ from lmwarden.bench.errors import BenchError, plain_reason
 from lmwarden.bench.results import Balancer
 
 _TIMEOUT_S = 10.0
-_METRICS_BYTES = 8 << 20
-_CACHE_LINE = re.compile(rb"^vllm:(prefix_cache_(?:queries|hits))_total(?:\{[^}\n]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
+_USER = "lmwarden"
+"""A console has one password and no users; HTTP's basic sign-in wants a name."""
 
 
 class ReplicaRow(msgspec.Struct, frozen=True):
@@ -54,41 +53,24 @@ class RoutingState(msgspec.Struct, frozen=True):
         return sum(count is not None and count > 0 for count in running)
 
 
-class CacheCounters(msgspec.Struct, frozen=True):
-    """The engine's prefix-cache counters in tokens, summed over its ranks."""
-
-    queries_tokens: float
-    hits_tokens: float
-
-    def ratio_since(self, before: CacheCounters) -> float | None:
-        """Hits over queries since an earlier reading; None if nothing was queried or a counter fell."""
-        queries = self.queries_tokens - before.queries_tokens
-        hits = self.hits_tokens - before.hits_tokens
-        return hits / queries if queries > 0 and hits >= 0 else None
-
-
-def parse_cache_counters(page: bytes) -> CacheCounters | None:
-    """Sum the counters of a metrics page over ranks; None if the page has none."""
-    sums: dict[bytes, float] = {}
-    for kind, value in _CACHE_LINE.findall(page):
-        sums[kind] = sums.get(kind, 0.0) + float(value)
-    queries, hits = sums.get(b"prefix_cache_queries"), sums.get(b"prefix_cache_hits")
-    return CacheCounters(queries, hits) if queries is not None and hits is not None else None
-
-
 class Console:
     """Reads and switches one model's routing; an async context manager.
 
     ``url`` None: there is no console, and nothing is switched.
     """
 
-    def __init__(self, url: str | None, model: str, *, engine_url: str | None = None) -> None:
+    def __init__(self, url: str | None, model: str, *, password: str | None = None) -> None:
         self.url = url
+        self._password = password
+        self._auth: dict[str, str] = {}
         self._model = model
-        self._engine_url = engine_url
         self._routing_url = f"{url.rstrip('/')}/api/models/{model}/routing" if url else None
-        self._metrics_url = f"{engine_url.rstrip('/')}/metrics" if engine_url else None
         self._http: aiohttp.ClientSession | None = None
+
+    @property
+    def password_unused(self) -> bool:
+        """Whether a password was given and nobody asked for it."""
+        return self._password is not None and not self._auth
 
     @property
     def known(self) -> bool:
@@ -131,39 +113,19 @@ class Console:
         """
         await self._routing("PATCH", {"affinity": before.affinity, "placement": before.placement})
 
-    async def check_engine(self) -> None:
-        """Find out before a run that the engine's counters can be read, if its address was given.
-
-        Raises:
-            BenchError: they cannot.
-        """
-        if self._engine_url is not None and await self.cache_counters() is None:
-            raise BenchError(f"--engine {self._engine_url}: no prefix-cache counters of vLLM at /metrics there")
-
-    async def cache_counters(self) -> CacheCounters | None:
-        """Read the engine's counters; None where its address is unknown or it does not report them."""
-        if self._metrics_url is None or self._http is None:
-            return None
-        try:
-            async with self._http.get(self._metrics_url) as response:
-                if response.status != 200:
-                    return None
-                page = await response.content.read(_METRICS_BYTES)
-                while more := await response.content.read(_METRICS_BYTES):
-                    page += more
-                    if len(page) > _METRICS_BYTES:
-                        return None
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return None
-        return parse_cache_counters(page)
-
     async def _routing(self, method: str, patch: dict[str, bool | str] | None) -> RoutingState:
         if self._http is None or self._routing_url is None:
             raise BenchError("the console's address is unknown: give --console URL")
         where = f"--console {self.url}"
         try:
-            async with self._http.request(method, self._routing_url, json=patch) as response:
+            async with self._http.request(method, self._routing_url, json=patch, headers=self._auth) as response:
                 answer = await response.read()
+                if response.status == 401 and self.password_unused:
+                    self._auth = _basic(self._password or "")
+                    return await self._routing(method, patch)
+                if response.status == 401:
+                    said = "refuses the password" if self._auth else "asks for a password: --console-password-file"
+                    raise BenchError(f"{where}: {said}")
                 if response.status == 404:
                     raise BenchError(f"{where}: serves no model {self._model}: {_sentence(answer)}")
                 if response.status != 200:
@@ -175,6 +137,11 @@ class Console:
             ) from error
         except msgspec.DecodeError as error:
             raise BenchError(f"{where}: the answer has another form: {error}") from error
+
+
+def _basic(password: str) -> dict[str, str]:
+    """HTTP's basic sign-in."""
+    return {"Authorization": "Basic " + base64.b64encode(f"{_USER}:{password}".encode()).decode()}
 
 
 def _sentence(answer: bytes) -> str:

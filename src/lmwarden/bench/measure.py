@@ -12,14 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from lmwarden.bench.counters import EngineCounters
 from lmwarden.bench.results import (
     Balancer,
+    ClientCounters,
     LevelResult,
+    Loop,
     SessionSeconds,
     TtfbSeconds,
+    WaitSeconds,
     mean,
     quantile,
     stayed_ratio,
+    sum_known,
 )
 from lmwarden.types import Decision
 
@@ -30,7 +35,7 @@ class TurnRecord:
 
     session: int
     turn: int
-    """0 for a session's first request."""
+    """0 for a conversation's first request."""
     sent_s: float
     first_token_s: float | None = None
     """First generated token in any channel; reasoning counts, a role-only chunk or a ping does not."""
@@ -38,6 +43,10 @@ class TurnRecord:
     """First token that is not reasoning."""
     ended_s: float | None = None
     """The answer's end or its failure; None: still open when the level ended."""
+    agent: str | None = None
+    """Of a subagent's request; None: the main agent's."""
+    left: bool = False
+    """The client left in the middle of the answer, as planned. No failure; its tokens and usage are unknown."""
     failed: bool = False
     error: str | None = None
     """Why it failed, for people: status or kind of break, never an answer's text."""
@@ -69,6 +78,14 @@ class LevelRecords:
     """One entry per poll inside the window: replicas with a request running."""
     engine_hit_ratio: float | None = None
     """Hits over queries from the difference of the engine's own counters over the window."""
+    engine: EngineCounters | None = None
+    """Growth of the engine's own counters over the window."""
+    loop: Loop = "closed"
+    open_at_start: int | None = None
+    """Sessions that were going on when the window began; counted in the open loop."""
+    open_at_end: int | None = None
+    caches_emptied: bool | None = None
+    """Before this run; None: it was not tried."""
     balancer: Balancer | None = None
 
 
@@ -100,7 +117,7 @@ def level_result(records: LevelRecords, window: Window, *, sessions: int, arm: s
     turns = [turn for turn in records.turns if _belongs(turn, window)]
     unserved = [turn for turn in turns if _unserved(turn, window)]
     served = [turn for turn in turns if window.holds(turn.first_token_s)]
-    ended = [turn for turn in records.turns if window.holds(turn.ended_s) and not turn.failed]
+    ended = [turn for turn in records.turns if window.holds(turn.ended_s) and not turn.failed and not turn.left]
     ended_sessions = [session for session in records.sessions if window.holds(session.ended_s)]
     session_s = [session.ended_s - session.started_s for session in ended_sessions]
     decisions = _decisions(turns)
@@ -124,6 +141,15 @@ def level_result(records: LevelRecords, window: Window, *, sessions: int, arm: s
         balancer=records.balancer,
         decisions=decisions,
         waited_in_room=sum(wait > 0 for wait in waits) if waits else None,
+        loop=records.loop,
+        open_at_start=records.open_at_start,
+        open_at_end=records.open_at_end,
+        left=sum(turn.left and window.holds(turn.ended_s) for turn in records.turns),
+        caches_emptied=records.caches_emptied,
+        room_wait_s=_room_wait(waits),
+        requests_by_replica=_by_replica(turns),
+        client=_client_counters(ended),
+        engine=records.engine,
     )
 
 
@@ -153,6 +179,8 @@ def _ttfb(served: Sequence[TurnRecord], unserved: Sequence[TurnRecord], window: 
         mean=mean(every),
         first_turn_p95=quantile([wait for turn, wait in waits if turn == 0], 0.95),
         later_turn_p95=quantile([wait for turn, wait in waits if turn > 0], 0.95),
+        first_turn_p50=quantile([wait for turn, wait in waits if turn == 0], 0.5),
+        later_turn_p50=quantile([wait for turn, wait in waits if turn > 0], 0.5),
         p95_with_waiting=quantile(every + waiting, 0.95),
     )
 
@@ -173,6 +201,33 @@ def _prefix_hit_ratio(ended: Iterable[TurnRecord]) -> float | None:
             prompt_tokens += turn.prompt_tokens
             cached_tokens += turn.cached_tokens
     return cached_tokens / prompt_tokens if prompt_tokens else None
+
+
+def _room_wait(waits: Sequence[float]) -> WaitSeconds:
+    """Of the requests that waited at all."""
+    waited = [wait for wait in waits if wait > 0]
+    return WaitSeconds(p50=quantile(waited, 0.5), p95=quantile(waited, 0.95), max=max(waited, default=None))
+
+
+def _by_replica(turns: Sequence[TurnRecord]) -> dict[str, int] | None:
+    """Requests by the replica that each answer's head named; None if none did.
+
+    A head that names the engine alone, because its own balancer chose the rank, names no replica.
+    """
+    counts: dict[str, int] = {}
+    for turn in turns:
+        if turn.replica is not None and "/" in turn.replica:
+            counts[turn.replica] = counts.get(turn.replica, 0) + 1
+    return dict(sorted(counts.items())) or None
+
+
+def _client_counters(ended: Sequence[TurnRecord]) -> ClientCounters:
+    return ClientCounters(
+        requests=len(ended),
+        prompt_tokens=sum_known(turn.prompt_tokens for turn in ended),
+        cached_tokens=sum_known(turn.cached_tokens for turn in ended),
+        output_tokens=sum_known(turn.output_tokens for turn in ended),
+    )
 
 
 def _decisions(turns: Sequence[TurnRecord]) -> dict[str, int] | None:

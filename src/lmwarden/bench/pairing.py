@@ -16,8 +16,8 @@ import asyncio
 import aiohttp
 import msgspec
 
-from lmwarden.bench.client import Api
 from lmwarden.bench.console import Console, RoutingState
+from lmwarden.bench.conversation import Api
 from lmwarden.bench.errors import BenchError, plain_reason
 
 _REQUEST_LIMIT_S = 60.0

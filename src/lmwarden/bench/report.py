@@ -1,13 +1,12 @@
-"""Results for people: the table off → on, on the terminal and as Markdown.
+"""Results for people: the table off → on, on the terminal and as Markdown, and the files of a run.
 
 One row per level. Each figure is written once per arm, joined by arrows in the order of the arms; repeats are
-averaged. What was not measured is a dash. The line below the table says what else a reader must know: who
-balanced in ``off``, what failed, what was never served.
+averaged. What was not measured is a dash. The lines below the table say what else a reader must know (``notes``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
@@ -16,35 +15,34 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from lmwarden.bench.errors import BenchError, PlanError
-from lmwarden.bench.results import BenchResult, LevelResult, cells, write_json
+from lmwarden.bench.language import LANGUAGES, AnyNote, Language, Note, language
+from lmwarden.bench.measures import NOT_MEASURED, TABLE, Measure
+from lmwarden.bench.notes import gain_note, most_repeats, result_notes
+from lmwarden.bench.results import BenchResult, LevelResult, arm_names, cells, level_numbers, repeats, write_json
+from lmwarden.bench.spreadsheet import write_csv
 
-_ARROW = "→"
-_NOT_MEASURED = "–"
+ARROW = "→"
 _UNBOUNDED_COLUMNS = 1000
-_NOTABLE = 1.05
-"""A tail that grows by less when waiting requests are added is not worth a line."""
-
-Column = tuple[str, Callable[[LevelResult], float | None], int]
-
-_COLUMNS: tuple[Column, ...] = (
-    ("Sessions\n/h", lambda row: row.sessions_per_hour, 0),
-    ("Output\ntokens/min", lambda row: row.output_tokens_per_minute, 0),
-    ("TTFB\np50 s", lambda row: row.ttfb_s.p50, 2),
-    ("TTFB\np95 s", lambda row: row.ttfb_s.p95, 2),
-    ("Replicas\nbusy", lambda row: row.replicas_busy, 2),
-    ("Prefix\nhits %", lambda row: _percent(row.prefix_hit_ratio), 1),
-    ("Stayed\n%", lambda row: _percent(row.stayed_ratio), 1),
-)
+_HEADINGS = {
+    "sessions_per_hour": "Sessions\n/h",
+    "output_tokens_per_minute": "Output\ntokens/min",
+    "ttfb_p50": "TTFB\np50 s",
+    "ttfb_p95": "TTFB\np95 s",
+    "replicas_busy": "Replicas\nbusy",
+    "prefix_hits": "Prefix\nhits %",
+    "stayed": "Stayed\n%",
+}
+"""Broken in two, so that the table fits a terminal."""
 
 
-def show(terminal: Terminal, result: BenchResult, notes: Sequence[str]) -> None:
+def show(terminal: Terminal, result: BenchResult, notes: Sequence[AnyNote]) -> None:
     """Print table and notes; nothing but the notes where nothing was measured."""
     if result.levels:
         terminal.print()
         terminal.print(terminal_table(terminal, result))
-        notes = [*result_notes(result), *notes]
+        notes = [*_terminal_notes(result), *notes]
     for note in notes:
-        terminal.print(note, highlight=False, markup=False, soft_wrap=True)
+        terminal.print(language("en").say(note), highlight=False, markup=False, soft_wrap=True)
 
 
 def check_places(*, out: Path | None, json: Path | None) -> None:
@@ -62,141 +60,131 @@ def check_places(*, out: Path | None, json: Path | None) -> None:
         raise PlanError(f"--json {json}: expected a file in a folder that exists")
 
 
-def save(result: BenchResult, notes: Sequence[str], *, out: Path | None, json: Path | None) -> None:
-    """Write ``results.json`` and ``report.md`` into the folder ``out``, and the results alone to ``json``.
+def save(result: BenchResult, notes: Sequence[AnyNote], *, out: Path | None, json: Path | None) -> None:
+    """Write the report into the folder ``out``, and the results alone to the file ``json``.
+
+    A folder gets ``results.json``, ``results.csv``, ``report.md`` and ``report.zh.md``, ``report.html`` (one file with
+    everything in it, in both languages), and each chart as ``.svg`` and ``.png``.
 
     Raises:
         BenchError: a file cannot be written.
     """
     try:
         if out is not None:
-            write_json(result, out / "results.json")
-            (out / "report.md").write_text(markdown(result, notes), "utf-8")
+            save_results(result, out)
+            for code in LANGUAGES:
+                name = "report.md" if code == "en" else f"report.{code}.md"
+                (out / name).write_text(markdown(result, notes, language(code)), "utf-8")
+            if result.levels:
+                # Drawing needs a plotting library, which takes a second to load.
+                from lmwarden.bench.page import write_page
+
+                write_page(result, notes, out)
         if json is not None:
             write_json(result, json)
     except OSError as error:
         raise BenchError(f"cannot write {error.filename}: {error.strerror}") from error
 
 
+def save_results(result: BenchResult, out: Path) -> None:
+    """Write ``results.json`` and ``results.csv`` into a folder; cheap, so it is done after each run.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    write_json(result, out / "results.json")
+    write_csv(result, out / "results.csv")
+
+
 def terminal_table(terminal: Terminal, result: BenchResult) -> Table:
     """Return the table for a terminal: spacious, else dense, else with each arm on a line of its own."""
     unbounded = terminal.options.update(width=_UNBOUNDED_COLUMNS)
     for gap in (1, 0):
-        table = _table(result, _ARROW, gap)
+        table = _table(result, ARROW, gap)
         if Measurement.get(terminal, unbounded, table).maximum <= terminal.width:
             return table
-    return _table(result, f"{_ARROW}\n", gap=0)
+    return _table(result, f"{ARROW}\n", gap=0)
+
+
+def markdown(result: BenchResult, notes: Sequence[AnyNote] = (), words: Language | None = None) -> str:
+    """Return the table and notes as Markdown; with repeats each figure has its 95 % confidence interval."""
+    words = words or language("en")
+    arms = arm_names(result.levels)
+    lines = [f"## {table_title(result, arms)}", ""]
+    if most_repeats(result.levels) > 1:
+        lines += [words.text("page.with_intervals", repeats=most_repeats(result.levels)), ""]
+    headings = [level_heading(result, words), *(words.text(f"column.{measure.key}") for measure in TABLE)]
+    lines.append("| " + " | ".join(headings) + " |")
+    lines.append("|" + "---:|" * len(headings))
+    groups = repeats(result.levels)
+    for level in level_numbers(result.levels):
+        runs = [groups.get((level, arm), []) for arm in arms]
+        figures = [" ".join(interval_figures(runs, measure)).strip() for measure in TABLE]
+        lines.append("| " + " | ".join([str(level), *figures]) + " |")
+    lines += ["", *(f"- {words.say(note)}" for note in [*result_notes(result), *notes])]
+    return "\n".join(lines) + "\n"
+
+
+def interval_figures(runs: Sequence[Sequence[LevelResult]], measure: Measure) -> tuple[str, str]:
+    """Return one figure of one level in all arms, and half the intervals: ``2.33→0.48`` and ``±0.12→±0.03``.
+
+    The second text is empty where no interval is known.
+    """
+    found = [measure.over(rows) for rows in runs]
+    means = _joined([None if value is None else measure.written(value) for value, _ in found], ARROW)
+    halves = [None if half is None else f"±{measure.written(half)}" for _, half in found]
+    return means, _joined(halves, ARROW) if any(halves) else ""
+
+
+def level_heading(result: BenchResult, words: Language) -> str:
+    """Return the heading of the first column: what the number of a level counts."""
+    return words.text("column.level_open" if is_open_loop(result) else "column.level")
+
+
+def is_open_loop(result: BenchResult) -> bool:
+    """Whether the levels are rates."""
+    return any(row.loop == "open" for row in result.levels)
+
+
+def table_title(result: BenchResult, arms: Sequence[str]) -> str:
+    """Return the line above a table."""
+    where = f", {result.hardware}" if result.hardware else ""
+    return f"{f' {ARROW} '.join(arms)} ({result.workload}, {result.source}{where})"
+
+
+def _terminal_notes(result: BenchResult) -> list[Note]:
+    """The notes, without one that a simulated engine always earns, because it counts as vLLM 0.26 does."""
+    notes = result_notes(result)
+    return notes if result.source == "measured" else [note for note in notes if note.key != "incomparable"]
+
+
+def gain_sentence(rows: Sequence[LevelResult], before: str, after: str) -> str | None:
+    """Say in one plain English sentence what changed between two arms; None if no level has both."""
+    note = gain_note(rows, before, after, language("en"))
+    return None if note is None else language("en").say(note)
 
 
 def _table(result: BenchResult, arrow: str, gap: int) -> Table:
     arms = arm_names(result.levels)
-    table = Table(title=_title(result, arms), box=box.SIMPLE_HEAD, title_justify="left", padding=(0, gap, 0, 0))
-    for heading in _headings():
+    title = table_title(result, arms)
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, gap, 0, 0))
+    first = "Sessions\nstarted/h" if is_open_loop(result) else "Sessions"
+    for heading in (first, *_HEADINGS.values()):
         table.add_column(heading, justify="right", overflow="fold")
-    for row in _rows(result.levels, arms, arrow):
-        table.add_row(*row)
+    by_cell = cells(result.levels)
+    for level in level_numbers(result.levels):
+        measured = [by_cell.get((level, arm)) for arm in arms]
+        table.add_row(str(level), *(_figures(measured, measure, arrow) for measure in TABLE))
     return table
 
 
-def markdown(result: BenchResult, notes: Sequence[str] = ()) -> str:
-    """Return the table and notes as Markdown."""
-    arms = arm_names(result.levels)
-    lines = [f"## {_title(result, arms)}", ""]
-    headings = [heading.replace("\n/", "/").replace("\n", " ") for heading in _headings()]
-    lines.append("| " + " | ".join(headings) + " |")
-    lines.append("|" + "---:|" * len(headings))
-    lines += ["| " + " | ".join(row) + " |" for row in _rows(result.levels, arms, _ARROW)]
-    lines += ["", *(f"- {note}" for note in [*result_notes(result), *notes])]
-    return "\n".join(lines) + "\n"
+def _figures(measured: Sequence[LevelResult | None], measure: Measure, arrow: str) -> str:
+    values = [measure.read(row) if row is not None else None for row in measured]
+    return _joined([None if value is None else measure.written(value) for value in values], arrow)
 
 
-def result_notes(result: BenchResult) -> list[str]:
-    """Return what a reader of the table must know beside it, one plain sentence each."""
-    rows = result.levels
-    notes = ["TTFB is from the client's send to the first generated token; p50 and p95 are over served requests."]
-    by_cell = cells(rows)
-    longest_s = max((row.seconds for row in by_cell.values()), default=0.0)
-    if longest_s:
-        notes.append(f"Sessions/h is coarse: one session more or less is {3600 / longest_s:.0f} per hour.")
-    repeats = max((sum(r.sessions == row.sessions and r.arm == row.arm for r in rows) for row in rows), default=1)
-    if repeats > 1:
-        notes.append(f"Each figure is the mean over {repeats} runs with different seeds.")
-    if any(row.balancer == "emulated" for row in rows):
-        notes.append("In off, an imitation of vLLM's balancer chose the engine, since there are several.")
-    for (sessions, arm), row in by_cell.items():
-        if row.failed:
-            notes.append(f"{sessions} sessions, {arm}: {row.failed} of {row.requests} requests failed.")
-        if _waiting_matters(row):
-            p95 = row.ttfb_s.p95_with_waiting
-            notes.append(
-                f"{sessions} sessions, {arm}: {row.unserved} of {row.requests} requests had no first token at the"
-                f" end; with their wait so far, p95 is {p95:.2f} s."
-            )
-    return notes
-
-
-def _waiting_matters(row: LevelResult) -> bool:
-    """Whether requests that still waited change the tail. A closed loop always ends with a few of them."""
-    p95, with_waiting = row.ttfb_s.p95, row.ttfb_s.p95_with_waiting
-    return with_waiting is not None and (p95 is None or with_waiting > _NOTABLE * p95)
-
-
-def arm_names(rows: Sequence[LevelResult]) -> list[str]:
-    """Return the arms in order of first appearance."""
-    return list(dict.fromkeys(row.arm for row in rows))
-
-
-def gain_sentence(rows: Sequence[LevelResult], before: str, after: str) -> str | None:
-    """Say in one plain sentence what changed between two arms; None if no level has both."""
-    by_cell = cells(rows)
-    levels = [level for level, arm in by_cell if arm == before and (level, after) in by_cell]
-    parts = [_gain(level, by_cell[level, before], by_cell[level, after]) for level in levels]
-    parts = [part for part in parts if part]
-    if not parts:
-        return None
-    return f"From {before} to {after}: " + "; ".join(parts) + "."
-
-
-def _gain(level: int, before: LevelResult, after: LevelResult) -> str:
-    facts = []
-    if before.prefix_hit_ratio is not None and after.prefix_hit_ratio is not None:
-        old, new = 100 * before.prefix_hit_ratio, 100 * after.prefix_hit_ratio
-        facts.append(f"{old:.0f}→{new:.0f} % of the prompt from the cache")
-    if before.ttfb_s.p50 and after.ttfb_s.p50:
-        facts.append(f"first token {before.ttfb_s.p50:.2f}→{after.ttfb_s.p50:.2f} s (median)")
-    if before.output_tokens_per_minute and after.output_tokens_per_minute:
-        more = 100 * (after.output_tokens_per_minute / before.output_tokens_per_minute - 1)
-        facts.append(f"{more:+.0f} % output")
-    return f"at {level} sessions {', '.join(facts)}" if facts else ""
-
-
-def _title(result: BenchResult, arms: Sequence[str]) -> str:
-    where = f", {result.hardware}" if result.hardware else ""
-    return f"{' → '.join(arms)} ({result.workload}, {result.source}{where})"
-
-
-def _headings() -> list[str]:
-    return ["Sessions", *(heading for heading, _, _ in _COLUMNS)]
-
-
-def _rows(levels: Sequence[LevelResult], arms: Sequence[str], arrow: str) -> list[list[str]]:
-    by_cell = cells(levels)
-    rows = []
-    for level in dict.fromkeys(row.sessions for row in levels):
-        measured = [by_cell.get((level, arm)) for arm in arms]
-        rows.append([str(level), *(_figures(measured, read, digits, arrow) for _, read, digits in _COLUMNS)])
-    return rows
-
-
-def _figures(
-    measured: Sequence[LevelResult | None], read: Callable[[LevelResult], float | None], digits: int, arrow: str
-) -> str:
-    values = [read(row) if row is not None else None for row in measured]
-    if sum(value is not None for value in values) <= 1:
+def _joined(texts: Sequence[str | None], arrow: str) -> str:
+    if sum(text is not None for text in texts) <= 1:
         # One arm alone has this figure (nothing *stays* without affinity): an arrow would say nothing.
-        values = [value for value in values if value is not None] or [None]
-    return arrow.join(_NOT_MEASURED if value is None else f"{value:.{digits}f}" for value in values)
-
-
-def _percent(ratio: float | None) -> float | None:
-    return None if ratio is None else 100 * ratio
+        texts = [text for text in texts if text is not None] or [None]
+    return arrow.join(text or NOT_MEASURED for text in texts)

@@ -1,6 +1,6 @@
 """What a streamed answer says: first token, text, usage, end. Pure: bytes and times in, facts out.
 
-Both APIs stream server-sent events; only the ``data:`` lines matter here, since each names its own kind.
+All APIs stream server-sent events; only the ``data:`` lines matter here, since each names its own kind.
 The first *generated token* is the first non-empty piece of text, reasoning or tool input in whatever
 channel: a chunk that only names the role, a ping, a comment or a usage-only chunk is none. Token counts come
 from the usage that the engine reports; pieces are never counted, because one event may carry several tokens.
@@ -55,7 +55,7 @@ class _Lines:
 
 
 class _Seen:
-    """What both readers keep."""
+    """What all readers keep."""
 
     def __init__(self) -> None:
         self.first_token_s: float | None = None
@@ -191,6 +191,8 @@ class _ChatDelta(msgspec.Struct):
 
 class _Choice(msgspec.Struct):
     delta: _ChatDelta | None = None
+    text: str | None = None
+    """In completions, which have no delta."""
     finish_reason: str | None = None
 
 
@@ -201,7 +203,7 @@ class _ChatChunk(msgspec.Struct):
 
 
 class ChatReader(_Seen):
-    """``/v1/chat/completions``; ends with ``[DONE]``."""
+    """``/v1/chat/completions`` and ``/v1/completions``; both end with ``[DONE]``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,6 +235,9 @@ class ChatReader(_Seen):
             self.error = chunk.error.type or "error event"
         for choice in chunk.choices:
             self._finish_reason = choice.finish_reason or self._finish_reason
+            if choice.text:
+                self._text.append(choice.text)
+                self._generated(now_s, content=True, reasoning=False)
             delta = choice.delta
             if delta is None:
                 continue
@@ -240,3 +245,8 @@ class ChatReader(_Seen):
                 self._text.append(delta.content)
             content = bool(delta.content or delta.tool_calls)
             self._generated(now_s, content=content, reasoning=bool(delta.reasoning or delta.reasoning_content))
+
+
+def reader_for(api: str) -> StreamReader:
+    """Return a fresh reader of one answer of an API: ``messages``, ``chat`` or ``completions``."""
+    return MessagesReader() if api == "messages" else ChatReader()

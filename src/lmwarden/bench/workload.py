@@ -1,9 +1,12 @@
 """Workloads as data: what an agent's session looks like.
 
 A workload file (``workloads/*.toml``) says how long the layers of a prompt are, how many turns a session
-has, and how long an agent's tools run between turns. ``sessions`` draws from it. Sizes are tokens at
-``BYTES_PER_TOKEN`` bytes each, which is the simulated engine's fixed rule; for a real tokenizer they are
-nominal, and the results carry what the engine counted.
+has, how long an agent's tools run between turns, and what else happens: subagents, compaction, clients that leave,
+forks, sessions that start half-way. ``sessions`` draws from it. Sizes are tokens at ``BYTES_PER_TOKEN`` bytes each,
+which is the simulated engine's fixed rule; for a real tokenizer they are nominal, and the results carry what the
+engine counted.
+
+Every part but layers and session may be left out, and what is left out does not happen.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ from __future__ import annotations
 import itertools
 import math
 from importlib import resources
+from pathlib import Path
 from random import Random
 
 import msgspec
 
+from lmwarden.bench.distributions import Distribution, check
 from lmwarden.bench.errors import PlanError
 
 BYTES_PER_TOKEN = 4
@@ -22,31 +27,120 @@ BYTES_PER_TOKEN = 4
 
 
 class Layers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Sizes of the parts of a prompt, in tokens; pairs are the bounds of a uniform draw, both included."""
+    """Sizes of the parts of a prompt, in tokens."""
 
     shared_system_tokens: int
-    first_message_tokens: tuple[int, int]
-    turn_tokens: tuple[int, int]
+    """System prompt and tools: the same text in every session, level and arm."""
+    first_message_tokens: Distribution
+    """Of the session's own."""
+    turn_tokens: Distribution
+    """What each later turn adds."""
+    repositories: int = 0
+    """Sessions work on one of so many repositories, whose text comes first in the first message; 0: on none."""
+    repository_tokens: Distribution = 0
+    """One draw per repository."""
 
     def __post_init__(self) -> None:
-        if self.shared_system_tokens < 0:
-            raise ValueError("shared_system_tokens must be 0 or more")
-        for name in ("first_message_tokens", "turn_tokens"):
-            low, high = getattr(self, name)
-            if not 1 <= low <= high:
-                raise ValueError(f"{name} must be [low, high] with 1 <= low <= high")
+        if self.shared_system_tokens < 0 or self.repositories < 0:
+            raise ValueError("shared_system_tokens and repositories must be 0 or more")
+        check("first_message_tokens", self.first_message_tokens, 1)
+        check("turn_tokens", self.turn_tokens, 1)
+        check("repository_tokens", self.repository_tokens)
 
 
 class SessionShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long a session is."""
 
-    turns: int
+    turns: Distribution
     """Requests in a session, the first included."""
-    max_output_tokens: int
+    max_output_tokens: Distribution
+    """Of each request."""
 
     def __post_init__(self) -> None:
-        if self.turns < 1 or self.max_output_tokens < 1:
-            raise ValueError("turns and max_output_tokens must be at least 1")
+        check("turns", self.turns, 1)
+        check("max_output_tokens", self.max_output_tokens, 1)
+
+
+class Subagents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Conversations of their own that a turn starts, all at once; the turn after it waits for all of them."""
+
+    share: float
+    """Of turns that start some; the last turn of a session starts none."""
+    agents: Distribution
+    """How many at once."""
+    shared_system_tokens: int
+    """Their system prompt and tools: one text for all subagents, which shares nothing with the main agent's."""
+    first_message_tokens: Distribution
+    turn_tokens: Distribution
+    turns: Distribution
+    max_output_tokens: Distribution
+
+    def __post_init__(self) -> None:
+        _check_share("share", self.share)
+        if self.shared_system_tokens < 0:
+            raise ValueError("shared_system_tokens must be 0 or more")
+        for name in ("agents", "first_message_tokens", "turn_tokens", "turns", "max_output_tokens"):
+            check(name, getattr(self, name), 1)
+
+
+class Halfway(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sessions that began elsewhere: their first message carries a history."""
+
+    share: float
+    """Of sessions."""
+    history_tokens: Distribution
+
+    def __post_init__(self) -> None:
+        _check_share("share", self.share)
+        check("history_tokens", self.history_tokens, 1)
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When the context grows beyond a limit, one call asks for a summary, and the context is replaced by it."""
+
+    above_context_tokens: int
+    request_tokens: Distribution
+    """What the call adds to the whole context."""
+    summary_tokens: Distribution
+    """Its answer, and what the next turn begins with."""
+
+    def __post_init__(self) -> None:
+        if self.above_context_tokens < 1:
+            raise ValueError("above_context_tokens must be at least 1")
+        check("request_tokens", self.request_tokens, 1)
+        check("summary_tokens", self.summary_tokens, 1)
+
+
+class Leaving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Clients that leave in the middle of an answer, as at the Escape key; the session goes on with its next turn."""
+
+    share: float
+    """Of turns."""
+    after_first_token_s: tuple[float, float]
+    """Uniform between the two; an answer that ended earlier ended."""
+
+    def __post_init__(self) -> None:
+        _check_share("share", self.share)
+        if not 0 <= self.after_first_token_s[0] <= self.after_first_token_s[1]:
+            raise ValueError("after_first_token_s must be [low, high] with 0 <= low <= high")
+
+
+class Forks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sessions of which another session continues a copy; both go on."""
+
+    share: float
+    """Of sessions, after one of their turns."""
+    turns: Distribution
+    """Requests of the copy."""
+
+    def __post_init__(self) -> None:
+        _check_share("share", self.share)
+        check("turns", self.turns, 1)
+
+
+def _check_share(name: str, share: float) -> None:
+    if not 0 <= share <= 1:
+        raise ValueError(f"{name} must be from 0 to 1")
 
 
 class Think(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,6 +175,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     layers: Layers
     session: SessionShape
     think: dict[str, Think] = {}
+    subagents: Subagents | None = None
+    halfway: Halfway | None = None
+    compaction: Compaction | None = None
+    leaving: Leaving | None = None
+    forks: Forks | None = None
 
     def think_named(self, name: str) -> Think | None:
         """Return the gaps called ``name``; None for ``none``: no gaps at all.
@@ -106,7 +205,7 @@ def decode_workload(text: bytes, source: str) -> Workload:
     try:
         return msgspec.toml.decode(text, type=Workload)
     except (msgspec.DecodeError, ValueError) as error:
-        raise PlanError(f"workload {source}: {error}") from error
+        raise PlanError(f"workload {source}: {' '.join(str(error).split())}") from error
 
 
 def workload_names() -> list[str]:
@@ -116,13 +215,18 @@ def workload_names() -> list[str]:
 
 
 def load_workload(name: str) -> Workload:
-    """Load a shipped workload.
+    """Load a shipped workload by its name, or one of your own by the path of its ``.toml`` file.
 
     Raises:
-        PlanError: there is none of that name.
+        PlanError: there is none of that name, or the file cannot be used.
     """
+    if name.endswith(".toml"):
+        try:
+            return decode_workload(Path(name).read_bytes(), name)
+        except OSError as error:
+            raise PlanError(f"--workload {name}: {error.strerror}") from error
     names = workload_names()
     if name not in names:
-        raise PlanError(f"--workload {name}: known workloads are {', '.join(names)}")
+        raise PlanError(f"--workload {name}: known workloads are {', '.join(names)}, or the path of a .toml file")
     text = (resources.files("lmwarden.bench") / "workloads" / f"{name}.toml").read_bytes()
     return decode_workload(text, f"{name}.toml")

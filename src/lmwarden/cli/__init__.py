@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import cyclopts
 
 from lmwarden import __version__
-from lmwarden.cli import bench, connect, demo, doctor, keys, serve, simulate, simulated_engine
+from lmwarden.cli import bench, calibrate, connect, demo, doctor, keys, serve, simulate, simulated_engine
 
 
 def make_app() -> cyclopts.App:
@@ -29,7 +29,7 @@ def make_app() -> cyclopts.App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
-    for command in (demo, serve, simulated_engine, bench, simulate, connect, doctor, keys):
+    for command in (demo, serve, simulated_engine, bench, simulate, calibrate, connect, doctor, keys):
         command.register(app)
     return app
 

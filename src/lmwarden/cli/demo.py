@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from lmwarden.assembly import RouterFactory
+    from lmwarden.bench.language import AnyNote
+    from lmwarden.bench.plan import Plan
     from lmwarden.bench.results import BenchResult
-    from lmwarden.bench.runner import Plan, RunOutcome
+    from lmwarden.bench.runner import RunOutcome
     from lmwarden.config import Config
-    from lmwarden.serve import RouterFactory
 
 MODEL = "qwen3-4b"
 HARDWARE = "a4000-qwen3-4b"
@@ -52,6 +54,8 @@ class DemoOutcome:
     """How the demo ended."""
 
     result: BenchResult
+    notes: list[AnyNote]
+    """What stands below its table."""
     interrupted: bool
     """Ctrl-C came before all was measured."""
 
@@ -68,6 +72,7 @@ def demo(
     arms: str = "off,on",
     seconds: float = 120.0,
     speed: float = 10.0,
+    out: Path | None = None,
     json: Path | None = None,
     keep: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -81,7 +86,8 @@ def demo(
         arms: routings to compare: off, hash, on.
         seconds: modelled time of each level in each arm.
         speed: how many times as fast as the modelled hardware the simulation runs.
-        json: file for the results.
+        out: folder for a report that can be handed to somebody (report.html, charts, figures).
+        json: file for the results alone.
         keep: stay up afterwards, until Ctrl-C.
     """
     from asyncio import CancelledError
@@ -109,12 +115,12 @@ def demo(
         raise PlanError(f"--speed {speed:g}: allowed is above 0 to 100")
     if not 1 <= seconds <= 86_400:
         raise PlanError(f"--seconds {seconds:g}: allowed is 1 to 86400")
-    check_places(out=None, json=json)
+    check_places(out=out, json=json)
     try:
         outcome = uvloop.run(run_demo(options, make_terminal()))
     except CancelledError:
         return INTERRUPTED
-    save(outcome.result, [], out=None, json=json)
+    save(outcome.result, outcome.notes, out=out, json=json)
     return INTERRUPTED if outcome.interrupted else 0
 
 
@@ -157,7 +163,7 @@ async def _run_in(
 
     arguments = [
         *("--replicas", str(options.replicas), "--speed", f"{options.speed:g}"),
-        *("--hardware", HARDWARE, "--model", MODEL),
+        *("--hardware", HARDWARE, "--model", MODEL, "--tool-calls"),
     ]
     async with simulated_engine(arguments) as engine:
         lost = asyncio.create_task(engine.ended())
@@ -166,8 +172,7 @@ async def _run_in(
         await warden.start()
         try:
             _introduce(options, terminal, engine.url, warden.client_url, warden.console_url)
-            result = await _measure(options, terminal, stop, warden.client_url, warden.console_url, engine.url)
-            outcome = DemoOutcome(result, interrupted=stop.is_set())
+            outcome = await _measure(options, terminal, stop, warden.client_url, warden.console_url, engine.url)
             if options.keep and not stop.is_set():
                 terminal.print(f"Still running: {warden.client_url}. Ctrl-C ends it.", highlight=False)
                 await stop.wait()
@@ -186,12 +191,15 @@ async def _measure(
     client_url: str,
     console_url: str,
     engine_url: str,
-) -> BenchResult:
+) -> DemoOutcome:
+    from lmwarden.bench.plan import Plan
     from lmwarden.bench.progress import TerminalProgress
     from lmwarden.bench.report import show
     from lmwarden.bench.results import BenchResult
-    from lmwarden.bench.runner import Plan, run_plan
+    from lmwarden.bench.run_facts import utc_now
+    from lmwarden.bench.runner import run_plan
     from lmwarden.bench.workload import load_workload
+    from lmwarden.cli.bench import run_facts
 
     speed = options.speed
     plan = Plan(
@@ -200,33 +208,47 @@ async def _measure(
         workload=load_workload("claude-code"),
         levels=options.levels,
         arms=options.arms,
+        tools=True,
         seconds=options.seconds,
         speed=speed,
         clock=lambda: time.monotonic() * speed,
         console_url=console_url,
         engine_url=engine_url,
     )
+    started = utc_now()
     outcome = await run_plan(plan, TerminalProgress(terminal), stop)
-    result = BenchResult(source="simulated", hardware=HARDWARE, workload=plan.workload.name, levels=outcome.levels)
-    show(terminal, result, demo_notes(outcome, plan))
-    return result
+    result = BenchResult(
+        source="simulated",
+        hardware=HARDWARE,
+        workload=plan.workload.name,
+        levels=outcome.levels,
+        run=run_facts(plan, outcome, started),
+    )
+    notes = demo_notes(outcome, plan)
+    gain = demo_gain(outcome, plan)
+    show(terminal, result, [*notes, *gain])
+    return DemoOutcome(result, notes, interrupted=stop.is_set())
 
 
-def demo_notes(outcome: RunOutcome, plan: Plan) -> list[str]:
-    """Return what stands below the demo's table; its last sentence says what affinity gained."""
-    from lmwarden.bench.report import gain_sentence
+def demo_notes(outcome: RunOutcome, plan: Plan) -> list[AnyNote]:
+    """Return what stands below the demo's table."""
+    from lmwarden.bench.language import Note
     from lmwarden.cli.bench import run_notes
 
-    notes = run_notes(outcome, plan)
-    notes.append(
-        f"Speed {plan.speed:g}: all seconds are those of the modelled hardware, and the gateway's own cost, "
-        f"which is real, counts {plan.speed:g} times."
-    )
-    # A cut run's last level is shorter than what it would be compared with.
-    if len(plan.arms) > 1 and not outcome.interrupted:
-        gain = gain_sentence(outcome.levels, plan.arms[0], plan.arms[-1])
-        notes += [gain] if gain else []
-    return notes
+    return [*run_notes(outcome, plan), Note("speed", {"speed": f"{plan.speed:g}"})]
+
+
+def demo_gain(outcome: RunOutcome, plan: Plan) -> list[AnyNote]:
+    """Return one sentence that says what the last arm gained over the first; none where nothing can be compared.
+
+    A cut run's last level is shorter than what it would be compared with.
+    """
+    from lmwarden.bench.report import gain_sentence
+
+    if len(plan.arms) < 2 or outcome.interrupted:
+        return []
+    gain = gain_sentence(outcome.levels, plan.arms[0], plan.arms[-1])
+    return [gain] if gain is not None else []
 
 
 def _quiet_logs() -> None:
@@ -260,8 +282,10 @@ def demo_config(engine_url: str, folder: Path) -> Config:
 
 
 def _introduce(options: DemoOptions, terminal: Console, engine_url: str, client_url: str, console_url: str) -> None:
+    from lmwarden.bench.plan import REST_S
+
     cells = len(options.levels) * len(options.arms)
-    wall_s = cells * options.seconds / options.speed
+    wall_s = (cells * options.seconds + (cells - 1) * REST_S) / options.speed
     for line in (
         f"simulated vLLM  {engine_url}  {options.replicas} replicas, {HARDWARE}, speed {options.speed:g}",
         f"LM Warden       {client_url}",

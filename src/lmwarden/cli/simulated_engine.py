@@ -23,10 +23,17 @@ def simulated_engine(
     speed: Annotated[float, cyclopts.Parameter(help="Modelled seconds per second.")] = 1.0,
     model: Annotated[str, cyclopts.Parameter(help="The name it is served by.")] = "qwen3-4b",
     kv_cache_tokens: Annotated[int | None, cyclopts.Parameter(help="KV cache of each rank, in tokens.")] = None,
+    max_num_seqs: Annotated[int | None, cyclopts.Parameter(help="Sequences that a rank runs at once.")] = None,
     cpu_cache_tokens: Annotated[int, cyclopts.Parameter(help="CPU tier of each rank, in tokens.")] = 0,
     balancer: Annotated[
         Literal["0.26", "0.26-moe", "0.27"], cyclopts.Parameter(help="The vLLM version that it imitates.")
     ] = "0.26",
+    tool_calls: Annotated[
+        bool,
+        cyclopts.Parameter(
+            negative="", help="Answers to requests with tools end in a tool call, unless tool_choice is none."
+        ),
+    ] = False,
 ) -> None:
     """Serve vLLM's HTTP API from a model of its cache, scheduler and speed; no GPU needed.
 
@@ -48,8 +55,10 @@ def simulated_engine(
         speed=speed,
         model=model,
         kv_cache_tokens=kv_cache_tokens,
+        max_num_seqs=max_num_seqs,
         cpu_cache_tokens=cpu_cache_tokens,
         balancer=balancer,
+        tool_calls=tool_calls,
     )
     try:
         uvloop.run(run_server(options, on_listening=lambda url: print(f"listening on {url}", flush=True)))

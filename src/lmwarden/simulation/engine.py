@@ -68,10 +68,11 @@ class Progress(NamedTuple):
 
 
 class _Rank:
-    __slots__ = ("in_flight", "published_running", "published_waiting", "scheduler", "step_ends_s")
+    __slots__ = ("in_flight", "published_running", "published_waiting", "scheduler", "slowdown", "step_ends_s")
 
-    def __init__(self, limits: SchedulerLimits) -> None:
+    def __init__(self, limits: SchedulerLimits, slowdown: float) -> None:
         self.scheduler = Scheduler(limits)
+        self.slowdown = slowdown
         self.step_ends_s: float | None = None
         self.in_flight = 0
         self.published_running = 0
@@ -86,7 +87,7 @@ class SimulatedEngine:
             raise ValueError(f"an engine needs at least one rank, got {ranks}")
         self.hardware = hardware
         self.limits = limits
-        self._ranks = [_Rank(limits) for _ in range(ranks)]
+        self._ranks = [_Rank(limits, hardware.slowdown(rank)) for rank in range(ranks)]
         self._balancer = balancer
         self._snapshot_s = float("-inf")
 
@@ -157,7 +158,7 @@ class SimulatedEngine:
 
     def _begin_step(self, rank: _Rank, now: float) -> None:
         work = rank.scheduler.schedule(now)
-        rank.step_ends_s = None if work is None else now + self.hardware.step_s(work)
+        rank.step_ends_s = None if work is None else now + self.hardware.step_s(work) * rank.slowdown
 
     def _choose(self, now: float) -> int:
         if now - self._snapshot_s >= SNAPSHOT_INTERVAL_S:

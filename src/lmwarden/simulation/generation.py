@@ -3,7 +3,8 @@
 Output length: ``max_tokens`` (or its synonyms), at most what is left of the model's context, and at most
 ``max_answer_tokens``, where the simulated model would end by itself; ``ignore_eos`` and ``min_tokens`` lift that last
 bound. Without a limit an answer has 256 tokens, completions 16 (vLLM's default there). A limit above the whole context
-is refused, as vLLM 0.32 does; the imitation of 0.26 cuts it.
+is refused, as vLLM 0.32 does; the imitation of 0.26 cuts it. A tool call at the end of an answer takes no token, so
+that sizes are the same with tools and without.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """The prompt."""
     output_tokens: int
     finish: FinishReason
+    tool: str
+    """Name of the tool that the answer calls; empty: none."""
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -90,6 +93,7 @@ def parse_generation(
             f" {len(tokens)} input tokens, which exceeds this limit even without any output tokens."
             " Please reduce the length of the input prompt."
         )
+    tool = _called_tool(api, body, always=options.tool_calls)
     stream_options = body.get("stream_options")
     usage = stream_options if isinstance(stream_options, Mapping) else {}
     include_usage = bool(usage.get("include_usage"))
@@ -98,7 +102,8 @@ def parse_generation(
         model=model,
         tokens=tokens,
         output_tokens=output_tokens,
-        finish=finish,
+        finish="tool_calls" if tool else finish,
+        tool=tool,
         stream=bool(body.get("stream")),
         include_usage=include_usage,
         continuous_usage=include_usage and bool(usage.get("continuous_usage_stats")),
@@ -142,6 +147,34 @@ def _output_length(
     else:
         wanted, finish = limit, "length"
     return (wanted, finish) if wanted <= room_tokens else (room_tokens, "length")
+
+
+def _called_tool(api: Api, body: Mapping[str, object], *, always: bool) -> str:
+    """Name of the tool that the answer calls, or nothing.
+
+    ``tool_choice`` as in the APIs: a word (chat), or an object with a ``type`` and perhaps a name. ``none`` forbids a
+    call, ``auto`` leaves it to the model, which ``always`` calls or never; everything else demands one.
+    """
+    if api not in ("chat", "messages"):
+        return ""
+    tools = body.get("tools")
+    names = [name for tool in tools if (name := _tool_name(tool))] if isinstance(tools, list) else []
+    if not names:
+        return ""
+    choice = body.get("tool_choice")
+    kind = choice.get("type") if isinstance(choice, Mapping) else choice
+    if kind == "none" or (kind in (None, "auto") and not always):
+        return ""
+    return _tool_name(choice) or names[0]
+
+
+def _tool_name(value: object) -> str:
+    """Of a tool, or of a choice: it stands in the object itself (messages) or in its ``function`` (chat)."""
+    if not isinstance(value, Mapping):
+        return ""
+    function = value.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else value.get("name")
+    return name if isinstance(name, str) else ""
 
 
 def _integer(body: Mapping[str, object], field: str) -> int | None:

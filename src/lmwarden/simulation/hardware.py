@@ -12,7 +12,7 @@ Model
 
 The weights are read once per step however many tokens it works on, which is why decoding is bound by memory
 and prefill by arithmetic. ``attended_tokens`` is the sum over the step's tokens of the context each one attends
-to. The profiles are TOML files beside this module; each says where its numbers come from.
+to. ``rank_slowdown`` stretches the steps of single ranks. The profiles are TOML files beside this module; each says where its numbers come from.
 """
 
 from __future__ import annotations
@@ -51,9 +51,15 @@ class HardwareProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_num_batched_tokens: int
     max_model_len: int
     block_size: int = 16
+    rank_slowdown: tuple[float, ...] = ()
+    """Factor on each rank's step time, rank 0 first, where cards differ (one that is too hot, say); 1 beyond its end."""
+
+    def slowdown(self, rank: int) -> float:
+        """Factor on the step time of one rank."""
+        return self.rank_slowdown[rank] if rank < len(self.rank_slowdown) else 1.0
 
     def step_s(self, work: StepWork) -> float:
-        """Seconds that one step takes."""
+        """Seconds that one step takes on a card that is not slowed down."""
         memory = self.memory_bytes_per_s
         flops = self.flops_per_s
         seconds = (
@@ -96,4 +102,6 @@ def load_profile(name_or_path: str) -> HardwareProfile:
     for field in ("memory_bytes_per_s", "flops_per_s", "host_bytes_per_s", "kv_cache_tokens", "block_size"):
         if getattr(profile, field) <= 0:
             raise ValueError(f"{path}: {field} must be above 0")
+    if any(not factor > 0 for factor in profile.rank_slowdown):
+        raise ValueError(f"{path}: each of rank_slowdown must be above 0")
     return profile

@@ -7,6 +7,7 @@ two KV gauges count referenced blocks only. Times are modelled seconds.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from itertools import accumulate
@@ -119,6 +120,8 @@ class EngineMetrics:
     def __init__(self, engine: SimulatedEngine, model: str) -> None:
         self._engine = engine
         self._model = model
+        self._born = time.time()
+        """When the counters began, Unix seconds: by it a client tells one run of the engine from the next."""
         self._histograms = [
             {name: Histogram(bounds) for name, (_help, bounds) in _HISTOGRAMS.items()} for _ in range(engine.ranks)
         ]
@@ -138,7 +141,8 @@ class EngineMetrics:
     def observe_finished(self, progress: Progress, finish_reason: str) -> None:
         """A request has all its tokens. Aborted ones are not counted, as in vLLM after a client's disconnect."""
         request, at_s = progress.request, progress.at_s
-        self._finished[request.rank][finish_reason] += 1
+        # A tool call is found by the API server; to the engine such an answer stopped by itself.
+        self._finished[request.rank]["stop" if finish_reason == "tool_calls" else finish_reason] += 1
         scheduled_s = request.arrival_s if request.scheduled_s is None else request.scheduled_s
         first_s = at_s if request.first_token_s is None else request.first_token_s
         values: dict[str, float] = {
@@ -194,6 +198,9 @@ class EngineMetrics:
             for rank in range(self._engine.ranks):
                 value = counter(self._engine.scheduler(rank).counters)
                 lines.append(_sample(name, self._labels(rank), value))
+            created = name.removesuffix("_total") + "_created"
+            _head(lines, created, "gauge", text)
+            lines += [_sample(created, self._labels(rank), self._born) for rank in range(self._engine.ranks)]
         _head(lines, "prompt_tokens_by_source_total", "counter", "Number of prompt tokens by source.")
         for rank in range(self._engine.ranks):
             counters = self._engine.scheduler(rank).counters

@@ -42,6 +42,9 @@ class SimulatedEngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int | None = None
     prompt_tokens_details: bool = True
     """vLLM's ``--enable-prompt-tokens-details``: usage says what was cached."""
+    tool_calls: bool = False
+    """Chat and messages: an answer to a request with tools ends in a call of one of them, unless ``tool_choice``
+    forbids it. Off, only if ``tool_choice`` demands it: an agent that is given a call at every turn never ends."""
     max_answer_tokens: int = 1024
     """Where the model ends an answer by itself (unless ``ignore_eos`` or ``min_tokens``): clients like
     Claude Code allow 32000 tokens and expect to get fewer."""

@@ -9,6 +9,7 @@ One class per API. A streamed answer is ``begin`` (with the first token), ``toke
 * messages: ``message_start`` has the whole prompt as ``input_tokens`` and no cache fields, ``message_delta`` has the
   split values, which replace the former. ``input_tokens`` is what was neither read from nor written to the cache.
 * without ``--enable-prompt-tokens-details`` nothing is said of the cache.
+* an answer that ends in a tool call is text first, then the call, and its reason is ``tool_calls`` or ``tool_use``.
 
 Shapes follow recorded answers of vLLM 0.26.0 and the source of 0.32.0. Generated words need no JSON escapes, so an
 event is the concatenation of three byte strings.
@@ -24,7 +25,7 @@ from typing import Literal, Protocol
 import msgspec
 
 Api = Literal["chat", "completions", "messages", "responses"]
-FinishReason = Literal["length", "stop"]
+FinishReason = Literal["length", "stop", "tool_calls"]
 
 
 class TokenUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +51,8 @@ class AnswerContext(msgspec.Struct, frozen=True, kw_only=True):
     continuous_usage: bool
     cache_details: bool
     """``--enable-prompt-tokens-details``."""
+    tool: str = ""
+    """The tool that the answer calls, if it ends in a call. The arguments are empty, and the call costs no token."""
     legacy: bool
     """As vLLM 0.26, else as 0.32."""
 
@@ -128,7 +131,7 @@ class ChatAnswer:
         last = len(words) - 1
         for index, word in enumerate(words):
             after = self._after_word
-            if finish and index == last:
+            if finish and finish != "tool_calls" and index == last:
                 after = (
                     b'"},"logprobs":null,"finish_reason":"%b","stop_reason":null,"token_ids":null}]' % finish.encode()
                 )
@@ -138,12 +141,14 @@ class ChatAnswer:
         return b"".join(events)
 
     def end(self, usage: TokenUsage, words: Sequence[str], finish: FinishReason) -> bytes:
-        """The usage-only chunk, if wanted, and ``[DONE]``."""
+        """The tool call, if it ends in one; the usage-only chunk, if wanted; and ``[DONE]``."""
+        call = self._tool_call(usage.completion_tokens) if finish == "tool_calls" else b""
         if not self._context.include_usage:
-            return b"data: [DONE]\n\n"
+            return call + b"data: [DONE]\n\n"
         counts = _without_none(openai_usage(usage, cache_details=self._context.cache_details, with_created=True))
         return (
-            self._head
+            call
+            + self._head
             + b',"choices":[],"usage":'
             + _json(counts)
             + b',"system_fingerprint":'
@@ -163,6 +168,7 @@ class ChatAnswer:
                 "audio": None,
                 "function_call": None,
                 "reasoning": None,
+                **({"tool_calls": [self._call()]} if finish == "tool_calls" else {}),
             },
             "logprobs": None,
             "finish_reason": finish,
@@ -185,6 +191,19 @@ class ChatAnswer:
                 "kv_transfer_params": None,
             }
         )
+
+    def _tool_call(self, completion_tokens: int) -> bytes:
+        """A chunk with the call, and the one that ends the choice."""
+        chunks = []
+        for delta, reason in (({"tool_calls": [{**self._call(), "index": 0}]}, None), ({"content": ""}, "tool_calls")):
+            choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason, "token_ids": None}
+            chunks.append(self._head + b',"choices":' + _json([choice]) + self._usage(completion_tokens) + b"}\n\n")
+        return b"".join(chunks)
+
+    def _call(self) -> dict[str, object]:
+        context = self._context
+        function = {"name": context.tool, "arguments": "{}"}
+        return {"id": f"chatcmpl-tool-{context.base_id}", "type": "function", "function": function}
 
     def _usage(self, completion_tokens: int) -> bytes:
         return _continuous_usage(self._context, completion_tokens)
@@ -298,6 +317,7 @@ class MessagesAnswer:
         counts = anthropic_usage(usage, cache_details=self._context.cache_details)
         return (
             _event("content_block_stop", {"type": "content_block_stop", "index": 0})
+            + (self._tool_use_events() if finish == "tool_calls" else b"")
             + _event("message_delta", {"type": "message_delta", "delta": delta, "usage": counts})
             + _event("message_stop", {"type": "message_stop"})
         )
@@ -309,12 +329,28 @@ class MessagesAnswer:
                 "id": self._id,
                 "type": "message",
                 "role": "assistant",
-                "content": [{"type": "text", "text": "".join(words)}],
+                "content": [
+                    {"type": "text", "text": "".join(words)},
+                    *([self._tool_use()] if finish == "tool_calls" else []),
+                ],
                 "model": self._context.model,
                 "stop_reason": _stop_reason(finish),
                 "usage": anthropic_usage(usage, cache_details=self._context.cache_details),
             }
         )
+
+    def _tool_use_events(self) -> bytes:
+        delta = {"type": "input_json_delta", "partial_json": "{}"}
+        start = {"type": "content_block_start", "content_block": self._tool_use(), "index": 1}
+        return (
+            _event("content_block_start", start)
+            + _event("content_block_delta", {"type": "content_block_delta", "delta": delta, "index": 1})
+            + _event("content_block_stop", {"type": "content_block_stop", "index": 1})
+        )
+
+    def _tool_use(self) -> dict[str, object]:
+        context = self._context
+        return {"type": "tool_use", "id": f"chatcmpl-tool-{context.base_id}", "name": context.tool, "input": {}}
 
 
 def error_body(api: Api, status: int, message: str, *, kind: str | None = None, param: str | None = None) -> bytes:
@@ -344,7 +380,7 @@ def _continuous_usage(context: AnswerContext, completion_tokens: int) -> bytes:
 
 
 def _stop_reason(finish: FinishReason) -> str:
-    return "max_tokens" if finish == "length" else "end_turn"
+    return {"length": "max_tokens", "stop": "end_turn", "tool_calls": "tool_use"}[finish]
 
 
 def _event(name: str, data: dict[str, object]) -> bytes:

@@ -205,6 +205,7 @@ class SimulatedServer:
             include_usage=generation.include_usage,
             continuous_usage=generation.continuous_usage,
             cache_details=self.options.prompt_tokens_details,
+            tool=generation.tool,
             legacy=self.options.legacy,
         )
         if generation.api == "chat":

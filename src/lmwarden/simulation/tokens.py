@@ -107,6 +107,12 @@ class TokenChain:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def copy(self) -> TokenChain:
+        """An independent chain with the same tokens."""
+        chain = TokenChain(self.block_size)
+        chain.tokens, chain.hashes = list(self.tokens), list(self.hashes)
+        return chain
+
     def extend(self, tokens: Sequence[int]) -> None:
         """Append ``tokens``."""
         self.tokens.extend(tokens)

@@ -1,0 +1,103 @@
+"""``lmwarden calibrate`` as a command: arguments, the profile, what it says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from lmwarden.bench import calibrate_probe
+from lmwarden.bench.calibrate import HostFacts, PromptTime, StepModel, StepTime
+from lmwarden.cli import main
+from lmwarden.cli.calibrate import summary
+from lmwarden.simulation.hardware import load_profile
+from lmwarden.simulation.options import SimulatedEngineOptions
+from lmwarden.simulation.server import serving
+
+
+@pytest.fixture
+def engine() -> Iterator[str]:
+    """A simulated engine on a loop of its own: the command runs its own loop in this thread."""
+    started, stop = Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+    urls: list[str] = []
+
+    async def serve() -> None:
+        async with serving(SimulatedEngineOptions(replicas=1, speed=20.0, model="m")) as url:
+            urls.append(url)
+            started.set()
+            await stop.wait()
+
+    thread = Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    assert started.wait(10)
+    yield urls[0]
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(10)
+    loop.close()
+
+
+def test_the_profile_is_one_that_simulate_takes(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(calibrate_probe, "PROMPT_TOKENS", (64, 600, 2000, 4000))
+    monkeypatch.setattr(calibrate_probe, "ANSWERS", ((1, 64), (1, 2000), (3, 500)))
+    file = tmp_path / "mine.toml"
+    arguments = ["calibrate", "--url", engine, "--model", "m", "--max-num-seqs", "32"]
+    assert main([*arguments, "--out", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert "KV cache of a replica: 44000 tokens" in printed
+    assert "Not measured: max_num_seqs (32)" in printed
+    profile = load_profile(str(file))
+    assert (profile.name, profile.kv_cache_tokens, profile.max_num_seqs) == ("mine", 44_000, 32)
+    assert main(["simulate", "--hardware", str(file), "--levels", "2", "--seconds", "30", "--seeds", "1"]) == 0
+    assert "simulated, mine" in capsys.readouterr().out
+    assert main(arguments) == 0
+    assert 'name = "calibrated"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--url", "nowhere"], "--url: 'nowhere': expected http://host:port"),
+        (["--engine", "nowhere"], "--engine: 'nowhere'"),
+        (["--max-num-seqs", "0"], "must be at least 1"),
+        (["--out", "profile.json"], "expected a .toml file in a folder that exists"),
+        (["--out", "/no/such/folder/p.toml"], "expected a .toml file in a folder that exists"),
+    ],
+)
+def test_unusable_arguments_are_one_line_and_exit_status_2(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = [] if "--url" in arguments else ["--url", "http://127.0.0.1:9"]
+    assert main(["calibrate", "--model", "m", *url, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_what_cannot_be_reached_is_one_line_and_status_1(
+    unused_tcp_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["calibrate", "--model", "m", "--url", f"http://127.0.0.1:{unused_tcp_port}"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+MODEL = StepModel(0.0, 0.01, 0.02, 1e-4, 0.0, 0.0, 2048)
+
+
+def said(facts: HostFacts, *, pinned: bool = True, step_s: float = 0.03) -> str:
+    prompts = [PromptTime(1000, MODEL.first_token_s(1000))]
+    return "\n".join(summary(MODEL, prompts, [StepTime(1, 100, step_s)], facts, pinned=pinned))
+
+
+def test_it_says_what_it_could_not_measure() -> None:
+    known = HostFacts(44_000, 16, 32_768, 32, 2048)
+    assert "Could not be measured" not in said(known)
+    assert "Could not be measured: the size of the KV cache" in said(known._replace(kv_cache_tokens=None))
+    assert "takes no rank" in said(known, pinned=False)
+    assert "poor fit" not in said(known)
+    assert "poor fit" in said(known, step_s=0.06)
