@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes (or reuses) the environment in which `./run test-claude` runs the real clients: Claude Code, Codex and
-# OpenCode from npm, the OpenAI and Anthropic SDKs from PyPI.
+# OpenCode by npm, the OpenAI and Anthropic SDKs by pip.
 #
 #   scripts/clients-env.sh [DIR]
 #

@@ -133,6 +133,10 @@ def test_the_program_is_found_by_path_on_the_path_or_beside_our_python(
             "would write answers into the engine's log",
         ),
         ('model = "m"\nargs = "--x"', "models[0].engine.args: must be a list of texts, e.g. [\"--x\"], not '--x'"),
+        (
+            'model = "m"\nargs = "--x 5"',
+            'models[0].engine.args: must be a list of texts, e.g. ["--x", "5"], not \'--x 5\'',
+        ),
         ('model = "m"\nargs = ["a", "\\u0000"]', "models[0].engine.args[1]: must not hold a zero character"),
         (
             'model = "m"\ntypo = 1',
@@ -271,6 +275,9 @@ def test_two_models_share_neither_name_nor_gpu(tmp_path: Path, vllm: str) -> Non
     second = first.replace("[[models]]", '[[models]]\nname = "n"')
     path.write_text(first + second)
     assert mistake(path) == "models[1].engine.gpus: 0 belongs to another model already; two models cannot share one"
+    path.write_text(first + second.replace("gpus = [0]\n", ""))
+    says = "models[1].engine.gpus: missing; with several launched models each must say which GPUs are its own"
+    assert mistake(path) == says
     path.write_text(first + second.replace("gpus = [0]", "gpus = [1]"))
     assert len(load(path).models) == 2
 

@@ -27,12 +27,17 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from lmwarden.config_engine import HIDDEN as HIDDEN
 from lmwarden.config_engine import EngineConfig as EngineConfig
 from lmwarden.config_engine import LaunchConfig as LaunchConfig
 from lmwarden.config_engine import Name, PositiveFloat, PositiveInt, Section, check_engine, check_launched_names
+from lmwarden.config_engine import arguments_without_secrets as arguments_without_secrets
+from lmwarden.config_engine import variables_without_secrets as variables_without_secrets
 from lmwarden.config_errors import ConfigError as ConfigError
 from lmwarden.config_errors import Flag as Flag
-from lmwarden.config_errors import Origin, Tables, describe, keys_in
+from lmwarden.config_errors import Origin as Origin
+from lmwarden.config_errors import Tables, describe, keys_in
+from lmwarden.config_errors import shown as shown
 from lmwarden.types import RoutingSettings
 
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
@@ -67,6 +72,8 @@ class ConsoleConfig(Section, frozen=True, kw_only=True):
     host: Name
     port: Port
     allowed_hosts: tuple[Name, ...]
+    password_file: Name | None = None
+    open_metrics: bool
 
 
 class StorageConfig(Section, frozen=True, kw_only=True):
@@ -75,6 +82,8 @@ class StorageConfig(Section, frozen=True, kw_only=True):
     dir: str | None = None
     retention_days: PositiveFloat
     max_rows: PositiveInt
+    history_days: PositiveFloat
+    history_max_bytes: PositiveInt
     max_queued_rows: PositiveInt
 
     @property
@@ -84,6 +93,13 @@ class StorageConfig(Section, frozen=True, kw_only=True):
             return Path(self.dir).expanduser()
         base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
         return Path(base).expanduser() / "lmwarden"
+
+
+class LedgerConfig(Section, frozen=True, kw_only=True):
+    """``[ledger]``: what is written down of each prompt besides its counts; never its text."""
+
+    prefix_analysis: bool
+    record_traces: bool
 
 
 class WatchConfig(Section, frozen=True, kw_only=True):
@@ -137,6 +153,7 @@ class _File(Section, frozen=True, kw_only=True):
     client: ClientConfig
     console: ConsoleConfig
     storage: StorageConfig
+    ledger: LedgerConfig
     watch: WatchConfig
     launch: LaunchConfig
     models: tuple[ModelConfig, ...]
@@ -148,6 +165,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     client: ClientConfig
     console: ConsoleConfig
     storage: StorageConfig
+    ledger: LedgerConfig
     watch: WatchConfig
     launch: LaunchConfig
     models: tuple[ModelConfig, ...]
@@ -297,6 +315,7 @@ _TABLES: Tables = {
     ("client",): ClientConfig,
     ("console",): ConsoleConfig,
     ("storage",): StorageConfig,
+    ("ledger",): LedgerConfig,
     ("watch",): WatchConfig,
     ("launch",): LaunchConfig,
     ("models",): ModelConfig,
@@ -376,6 +395,10 @@ def _check_engines(config: Config, given: frozenset[tuple[str | int, ...]], plat
             aliases = config.origin.place("models", number, "aliases")
             names = [(aliases, alias) for alias in model.aliases]
             check_launched_names([(config.origin.place("models", number, "name"), model.name or ""), *names])
+        others = [other for other in config.models if other is not model and other.engine.launch == "vllm"]
+        if model.engine.launch == "vllm" and model.engine.gpus is None and others:
+            where = config.origin.place(*here, "gpus")
+            raise ConfigError(f"{where}: missing; with several launched models each must say which GPUs are its own")
         for gpu in model.engine.gpus or ():
             if gpu in gpus:
                 where = config.origin.place(*here, "gpus")

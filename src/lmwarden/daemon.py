@@ -1,7 +1,9 @@
 """The warden as a process of its own: signals, systemd, and what only the owner of a process may do.
 
 First SIGTERM or SIGINT: new requests are refused and open streams finish within ``client.drain_s``. Second:
-open streams are cut. Third: the process ends where it stands.
+open streams are cut. Third: the process ends where it stands. SIGUSR1 is a SIGTERM that leaves launched engines
+running, whatever ``on_exit`` says, for the next warden to take over: so a new configuration is applied without a cold
+start.
 
 Under systemd (``Type=notify``) it says when it is ready, what it does, and that it stops; and it feeds the watchdog
 from the data loop itself, so that a loop that is stuck misses the beat and is restarted. systemd then sends SIGABRT,
@@ -15,6 +17,7 @@ import contextlib
 import faulthandler
 import gc
 import os
+import resource
 import signal
 import socket
 from collections.abc import MutableMapping
@@ -29,6 +32,10 @@ from lmwarden.types import ReplicaState
 
 log = structlog.get_logger("lmwarden")
 
+WANTED_FILES = 65_536
+"""Open at a time, as the unit says."""
+START_AGAIN = 75
+"""Exit status after SIGUSR1 (EX_TEMPFAIL): the unit starts the warden again on it."""
 STATUS_EVERY_S = 5.0
 """Between two looks at what ``systemctl status`` should show, where no watchdog asks for more."""
 
@@ -82,24 +89,28 @@ class ServiceManager:
             await asyncio.sleep(every_s)
 
 
-def run(config: Config) -> None:
-    """Serve until SIGTERM or SIGINT, in a process of its own. A second signal ends at once.
+def run(config: Config) -> int:
+    """Serve until a signal, in a process of its own. A second signal ends at once.
+
+    Returns:
+        The exit status: 0, or ``START_AGAIN`` after SIGUSR1.
 
     Raises:
         ConfigError, StorageError: it could not start.
     """
     with contextlib.suppress(OSError, ValueError):  # a standard error that is no file
         faulthandler.enable()
-    uvloop.run(_serve(config, ServiceManager(os.environ, os.getpid())))
+    _raise_file_limit()
+    return uvloop.run(_serve(config, ServiceManager(os.environ, os.getpid())))
 
 
-async def _serve(config: Config, manager: ServiceManager) -> None:
+async def _serve(config: Config, manager: ServiceManager) -> int:
     warden = Warden(config)
     signalled = _signals()
     manager.status("starting; waits for engines")
     starting = asyncio.ensure_future(warden.start())
     if not await _before(starting, signalled):
-        return
+        return 0
     manager.tell("READY=1")
     telling = asyncio.ensure_future(manager.keep_told(warden)) if manager.listens else None
     # From here on the heap is mostly immortal: keep it out of collections, and collect rarely, because a full
@@ -107,15 +118,16 @@ async def _serve(config: Config, manager: ServiceManager) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    await signalled.get()
-    log.info("stopping; open streams may finish", drain_s=config.client.drain_s)
+    leave = await signalled.get() == signal.SIGUSR1
+    log.info("stopping; open streams may finish", drain_s=config.client.drain_s, engines="left" if leave else "on_exit")
     manager.tell("STOPPING=1")
-    stopping = asyncio.ensure_future(warden.stop())
+    stopping = asyncio.ensure_future(warden.stop(leave_engines=leave))
     if not await _before(stopping, signalled):
         log.warning("second signal; open streams are cut")
-        await warden.stop(drain_s=0)
+        await warden.stop(drain_s=0, leave_engines=leave)
     if telling is not None:
         telling.cancel()
+    return START_AGAIN if leave else 0
 
 
 def _summary(warden: Warden) -> str:
@@ -142,8 +154,17 @@ async def _before(work: asyncio.Future[None], signalled: asyncio.Queue[int]) -> 
     return False
 
 
+def _raise_file_limit() -> None:
+    """Each stream takes two descriptors, and a login shell allows 1,024: take more of what the system allows anyway."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def _signals() -> asyncio.Queue[int]:
-    """SIGTERM and SIGINT as a queue; from the third on the process ends where it stands."""
+    """SIGTERM, SIGINT and SIGUSR1 as a queue; from the third on the process ends where it stands."""
     queue: asyncio.Queue[int] = asyncio.Queue()
     seen = 0
 
@@ -155,6 +176,6 @@ def _signals() -> asyncio.Queue[int]:
         queue.put_nowait(number)
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         loop.add_signal_handler(number, arrived, number)
     return queue

@@ -286,6 +286,16 @@ async def test_one_rank_needs_no_test_but_is_asked_for_its_usage(
         assert it.verdict(CHAT) is PinVerdict.VERIFIED
 
 
+@pytest.mark.parametrize("details", [True, None, False])
+async def test_several_ranks_with_obeyed_pins_are_asked_for_their_usage_too(details: bool | None) -> None:
+    async with scene(ranks=2) as it:
+        it.served.details = details
+        it.test.begin(await it.facts())
+        await it.until_tested()
+        assert it.verdict(CHAT) is PinVerdict.VERIFIED
+        assert it.details == [details is not False]
+
+
 async def test_a_server_that_is_no_vllm_is_sent_nothing() -> None:
     async with scene(ranks=1, times=QUICK) as it:
         it.engine.served = None

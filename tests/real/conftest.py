@@ -50,5 +50,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def warden(cold_vllm: VllmServer, tmp_path: Path) -> Iterator[WardenProcess]:
     """A warden in front of it, started as a user starts one."""
     process = start_warden(cold_vllm.url, MODEL, tmp_path, max_num_seqs=MAX_NUM_SEQS)
+    process.wait_for_pins()  # their requests are in vLLM's counters, and would come between a test's two looks
     yield process
     assert process.stop() == 0, "the warden did not end cleanly on SIGTERM"

@@ -24,6 +24,7 @@ from typing import Any
 
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 20
+PINS_TIMEOUT_S = 60
 EVENTUALLY_S = 15.0
 _POLL_S = 0.1
 _SOURCES = Path(__file__).resolve().parents[2] / "src"
@@ -58,6 +59,19 @@ class WardenProcess:
         """The model's routing card."""
         state: dict[str, Any] = json.loads(_get(f"{self.console_url}/api/models/{self.model}/routing"))
         return state
+
+    def wait_for_pins(self) -> None:
+        """Until it has seen every rank obey, and so sends the engine no test requests any more.
+
+        Raises:
+            RuntimeError: not within ``PINS_TIMEOUT_S``.
+        """
+        for _ in range(PINS_TIMEOUT_S * 5):
+            if self.routing()["pins"]["state"] == "verified":
+                return
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=0.2)
+        raise RuntimeError(f"the pins were not verified within {PINS_TIMEOUT_S} s: {self.routing()['pins']}")
 
     def patch_routing(self, **changes: object) -> dict[str, Any]:
         """Change settings; the new state."""

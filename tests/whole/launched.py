@@ -102,10 +102,10 @@ max_num_seqs = 32
         self.process = self._spawn()
         return await asyncio.to_thread(self.process.wait, START_LIMIT_S)
 
-    def end(self) -> int:
-        """SIGTERM; the warden's exit status. What becomes of its engines is up to ``on_exit``."""
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask the warden to end; its exit status. After SIGTERM what becomes of its engines is up to ``on_exit``."""
         assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(number)
         return self.process.wait(timeout=STOP_LIMIT_S)
 
     def _spawn(self) -> subprocess.Popen[bytes]:

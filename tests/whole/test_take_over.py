@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import socket
 
 import aiohttp
@@ -64,6 +66,21 @@ async def test_a_changed_command_is_shown_and_a_rolling_restart_applies_it(warde
     )
     await warden.all_ready()
     assert set(_pids(warden).values()).isdisjoint(pids.values())
+
+
+async def test_sigusr1_ends_the_warden_in_order_and_leaves_its_engines(warden: LaunchedWarden) -> None:
+    pids = _pids(warden)
+    async with aiohttp.ClientSession() as http:
+        open_stream = asyncio.ensure_future(ask(http, warden.client_url, MODEL, "session", "Count.", 900))
+        await eventually(lambda: warden.routing()["in_flight"] == 1, warden.describe)
+        assert await asyncio.to_thread(warden.end, signal.SIGUSR1) == 75
+        first = await open_stream
+        assert first.end is End.COMPLETE
+        await warden.start()
+        await warden.all_ready()
+        assert _pids(warden) == pids
+        again = await ask(http, warden.client_url, MODEL, "session", "Count.")
+    assert (again.decision, again.replica) == ("sticky", first.replica)
 
 
 def _pids(warden: LaunchedWarden) -> dict[str, int]:

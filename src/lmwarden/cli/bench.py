@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from lmwarden.cli.password import read_password
+
 if TYPE_CHECKING:
     from lmwarden.bench.language import Note
     from lmwarden.bench.plan import Plan
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from lmwarden.bench.runner import RunOutcome
 
 _CONSOLE_PORT = 8081
+_PASSWORD_FLAG = "--console-password-file"
 _TRACE = "trace:"
 _LEVELS = "4,8,16,24,32"
 INTERRUPTED = 130
@@ -112,7 +115,7 @@ def bench(
         model=model,
         key=key,
         console_url=console or default_console(url),
-        console_password=read_password(console_password_file),
+        console_password=read_password(_PASSWORD_FLAG, console_password_file),
         engine_url=engine,
         levels=parse_levels(levels or _LEVELS) if open_loop is None else parse_rates(open_loop),
         open_loop=open_loop is not None,
@@ -155,26 +158,6 @@ def check_times(seconds: float, warmup_s: float, rest_s: float, network_s: float
         raise PlanError("--rest must be 0 or more")
     if not 0 <= network_s <= 60:
         raise PlanError(f"--network {network_s:g}: allowed are 0 to 60 seconds")
-
-
-def read_password(path: Path | None) -> str | None:
-    """Return the first line of a file; None of no file.
-
-    Raises:
-        PlanError: it cannot be read, or is empty.
-    """
-    from lmwarden.bench.errors import PlanError
-
-    if path is None:
-        return None
-    try:
-        password = path.read_text("utf-8").partition("\n")[0].rstrip("\r")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise PlanError(f"--console-password-file {path}: {reason}") from error
-    if not password:
-        raise PlanError(f"--console-password-file {path}: its first line must hold the password")
-    return password
 
 
 def check_address(flag: str, address: str | None) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import cyclopts
 
 from lmwarden.cli.errors import UsageError, connection_trouble
+from lmwarden.cli.password import read_password
 
+_PASSWORD_FLAG = "--password-file"
 _TIMEOUT_S = 10.0
 _MOST_BYTES = 8_000_000
 _STRANGER = "answers, but not as a warden's console (is it the client port?)"
@@ -27,6 +30,9 @@ def register(app: cyclopts.App) -> None:
 def doctor(
     *,
     url: Annotated[str, cyclopts.Parameter(help="The warden's console port.")] = "http://127.0.0.1:8081",
+    password_file: Annotated[
+        Path | None, cyclopts.Parameter(help="File whose first line is the console's password, if it asks for one.")
+    ] = None,
     as_json: Annotated[
         bool, cyclopts.Parameter(name="--json", negative=(), help="The lines as one JSON object, on standard output.")
     ] = False,
@@ -39,7 +45,7 @@ def doctor(
         parse_engine_url(base_url)
     except ConfigError:
         raise UsageError(f"--url: {url!r:.100}: expected http://host:port, the warden's console port") from None
-    answer = _ask(base_url)
+    answer = _ask(base_url, read_password(_PASSWORD_FLAG, password_file))
     checks = answer["checks"]
     if as_json:
         print(json.dumps(answer, ensure_ascii=False, indent=2))
@@ -48,24 +54,33 @@ def doctor(
     return 0 if all(check["level"] == "ok" for check in checks) else 1
 
 
-def _ask(url: str) -> dict[str, Any]:
+def _ask(url: str, password: str | None) -> dict[str, Any]:
     """The console's own checks.
 
     Raises:
-        UsageError: nobody answers there, or somebody else.
+        UsageError: nobody answers there, or somebody else, or it wants (another) password.
     """
+    import base64
     import http.client
     import urllib.error
     import urllib.request
 
+    request = urllib.request.Request(f"{url}/api/checks")
+    if password is not None:
+        request.add_header("Authorization", "Basic " + base64.b64encode(f"lmwarden:{password}".encode()).decode())
     try:
-        with urllib.request.urlopen(f"{url}/api/checks", timeout=_TIMEOUT_S) as response:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
             body = response.read(_MOST_BYTES)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 403:
             hint = "the console does not take this name; use its address, or list the name in console.allowed_hosts"
             raise UsageError(f"--url: {url}: {hint}") from None
+        if error.code == 401:
+            said = "asks for a password" if password is None else "refuses the password"
+            raise UsageError(f"{_PASSWORD_FLAG}: the console at {url} {said}") from None
+        if error.code == 429:
+            raise UsageError(f"--url: {url}: too many wrong passwords came from here; wait a minute") from None
         raise UsageError(f"--url: {url} {_STRANGER}") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = connection_trouble(error, _TIMEOUT_S)

@@ -37,7 +37,7 @@ def serve(
     max_num_seqs: Annotated[
         int | None, cyclopts.Parameter(help="The engine's own; the spill threshold is a quarter of it.")
     ] = None,
-) -> None:
+) -> int:
     """Stand between the clients and vLLM, keeping each conversation on its replica."""
     settings = load_config(
         config,
@@ -54,7 +54,7 @@ def serve(
     from lmwarden.log import configure_logging
 
     configure_logging()
-    run(settings)
+    return run(settings)
 
 
 def load_config(

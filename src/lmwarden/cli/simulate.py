@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lmwarden.bench.virtual import SimulationPlan
 
 
+_TRACE = "trace:"
 _LEVELS = "4,8,16,24,32"
 
 
@@ -56,10 +57,11 @@ def simulate(
 
     Args:
         levels: numbers of concurrent sessions; default: 4,8,16,24,32.
-        open_loop: instead of levels, numbers of sessions that start per hour, at random moments.
+        open_loop: instead of levels, numbers of sessions that start per hour, at random moments; or, with a trace,
+            recorded.
         seconds: measured time of each level in each arm, in modelled seconds.
         warmup: time before it that is not measured.
-        think: none, or agent: tools run between turns.
+        think: none, or agent: tools run between turns; with a trace none, or recorded.
         arms: off, hash, on.
         balancer: the version of vLLM whose own balancer decides in off.
         seeds: each cell is played once with each; the table shows their mean, the lines below it their range.
@@ -67,7 +69,7 @@ def simulate(
         replicas: data-parallel replicas of the one engine.
         kv_cache_tokens: KV cache of each replica; default: the profile's.
         cpu_cache_tokens: CPU tier of each replica.
-        workload: what the sessions look like.
+        workload: what the sessions look like: a shipped one by its name, the path of a .toml file, or trace:FILE.
         prompt_reuse: none: every cell starts with empty caches and prompts of its own; across_arms, across_levels: the
             engine lives through all cells, and the same prompts come again in the next arm, or at the next level too.
         network_s: added to every request on its way in; default 0.12.
@@ -82,19 +84,26 @@ def simulate(
     from lmwarden.bench.report import check_places, save, show
     from lmwarden.bench.results import BenchResult
     from lmwarden.bench.sessions import PromptReuse
+    from lmwarden.bench.trace import Trace, read_trace
     from lmwarden.bench.virtual import NETWORK_S, SimulationPlan, hardware_name
-    from lmwarden.bench.workload import load_workload
+    from lmwarden.bench.workload import Workload, load_workload
 
     if open_loop is not None and levels is not None:
         raise PlanError("--open-loop: a rate of sessions takes the place of --levels; give one of the two")
     if prefer is not None:
         raise PlanError(f"--prefer {prefer}: the waiting room is not in this version")
+    if workload.startswith(_TRACE):
+        played: Workload | Trace = read_trace(Path(workload.removeprefix(_TRACE)))
+    else:
+        played = load_workload(workload)
+        if open_loop == "recorded":
+            raise PlanError("--open-loop recorded needs --workload trace:FILE")
     plan = SimulationPlan(
         levels=parse_levels(levels or _LEVELS) if open_loop is None else parse_rates(open_loop),
         open_loop=open_loop is not None,
         arms=parse_arms(arms),
         seeds=parse_seeds(seeds),
-        workload=load_workload(workload),
+        workload=played,
         seconds=seconds,
         warmup_s=warmup,
         think=think,

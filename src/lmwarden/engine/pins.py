@@ -185,12 +185,14 @@ class PinTest:
         self._begun = asyncio.Event()
         self._settled: set[str] = set()
         self._details: bool | None = None
+        self._no_chat = False
+        """The engine has no such endpoint, so its details cannot be asked for."""
 
     def begin(self, facts: EngineFacts) -> None:
         """Another run of the engine answers: test it."""
         self._facts = facts
         self._settled.clear()
-        self._details = None
+        self._details, self._no_chat = None, False
         for path in self._tested_paths():
             self._tell(path, PinVerdict.UNVERIFIED, _NOT_YET)
         self._begun.set()
@@ -221,7 +223,11 @@ class PinTest:
         if facts is None or not facts.is_vllm:
             return False
         open_paths = [path for path in self._tested_paths() if path not in self._settled]
-        return bool(open_paths) or (self._details is None and CHAT not in self._settled)
+        return bool(open_paths) or self._wants_details
+
+    @property
+    def _wants_details(self) -> bool:
+        return self._details is None and not self._no_chat
 
     def _tested_paths(self) -> Sequence[str]:
         return PATHS if self._ranks > 1 else ()
@@ -239,7 +245,7 @@ class PinTest:
                 if settled:
                     self._settled.add(path)
                 self._tell(path, verdict, detail, tested=True)
-        if self._details is None and CHAT not in self._settled:
+        if self._wants_details:
             await self._look_for_details(facts)
 
     async def _test_path(self, path: str) -> tuple[PinVerdict, str | None, bool]:
@@ -321,7 +327,7 @@ class PinTest:
             raise _UndecidedError(why, settled=missing)
         try:
             usage = msgspec.json.decode(answer, type=dict[str, Any]).get("usage")
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise _UndecidedError("the engine's answer to the test is no JSON object") from None
         return usage if isinstance(usage, dict) else {}
 
@@ -337,8 +343,7 @@ class PinTest:
                     self._found_details(True)
                     return
         except _UndecidedError as error:
-            if error.settled:
-                self._settled.add(CHAT)
+            self._no_chat = error.settled
             return
         except EngineError:
             return

@@ -11,7 +11,8 @@ The first of these that holds a usable value names the session:
 6.  only when there is none: a fingerprint of the *opening*: model, system, tools and the whole first user message.
 
 ``x-claude-code-agent-id`` makes a subagent a conversation of its own whose parent is the session (or the
-agent in ``x-claude-code-parent-agent-id``). Blank values and words that stand for nothing ("null",
+agent in ``x-claude-code-parent-agent-id``). So does a ``thread-id`` of Codex that is not its ``session-id``, with the
+parent in ``x-codex-parent-thread-id``. Blank values and words that stand for nothing ("null",
 "undefined", ...) are absent. Per-request ids (``x-request-id`` and the like) are never read.
 
 Nothing leaves this module but keyed hashes: blake2b under the data folder's secret, 16 bytes, over
@@ -141,14 +142,26 @@ def identify(
         key = _digest(secret, model, key_digest, b"opening", found)
         return Identity(key, None, True, _is_hinted_auxiliary(headers), "opening", found)
 
-    agent = _usable(headers.get(b"x-claude-code-agent-id")) if claude else None
+    agent, parent_agent = _agent(headers, session, claude)
     key = _digest(secret, model, key_digest, session, agent or b"")
-    parent = None
-    if agent is not None:
-        parent_agent = _usable(headers.get(b"x-claude-code-parent-agent-id")) or b""
-        parent = _digest(secret, model, key_digest, session, parent_agent)
+    parent = None if agent is None else _digest(secret, model, key_digest, session, parent_agent)
     auxiliary = _is_hinted_auxiliary(headers) or (claude and agent is None and _is_title_call(fields))
     return Identity(key, parent, False, auxiliary, source, None)
+
+
+def _agent(headers: Mapping[bytes, bytes], session: bytes, claude: bool) -> tuple[bytes | None, bytes]:
+    """(the subagent that asks, its parent); None and nothing where the main conversation asks."""
+    if claude:
+        return (
+            _usable(headers.get(b"x-claude-code-agent-id")),
+            _usable(headers.get(b"x-claude-code-parent-agent-id")) or b"",
+        )
+    # Codex: all threads of a session carry its id, and the main one is named like the session.
+    thread = _usable(headers.get(b"thread-id")) if b"session-id" in headers else None
+    if thread is None or thread == session:
+        return None, b""
+    parent = _usable(headers.get(b"x-codex-parent-thread-id")) or b""
+    return thread, b"" if parent == session else parent
 
 
 def _digest(secret: bytes, model: str, key_digest: bytes, *parts: bytes) -> bytes:
