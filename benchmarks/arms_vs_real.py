@@ -1,6 +1,6 @@
 """Routing arms on a real vLLM and on the simulated engine: do they hit the same share of the prompts?
 
-    ./run python -m benchmarks.arms_vs_real [--levels 6,20] [--sessions 30]
+    ./run python -m benchmarks.arms_vs_real [--levels 6,20] [--sessions 60]
 
 The same agent sessions, as token ids through ``/v1/completions`` of a warden, first in front of a real vLLM (CPU, tiny
 random model, two ranks, a small cache), then in front of the simulated engine with as many blocks: off, hash, on. Six
@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,13 @@ from lmwarden.bench.console import Console
 from lmwarden.config import Config, Flag, load
 from lmwarden.serve import Warden
 from lmwarden.simulation.options import SimulatedEngineOptions
-from lmwarden.simulation.server import serving
+from lmwarden.simulation.server import run_server
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ARMS = ("off", "hash", "on")
 ALLOWED_POINTS = 2.0
 TURNS = 6
-SYSTEM_TOKENS, FIRST_TOKENS, TURN_TOKENS, ANSWER_TOKENS = 320, (600, 680), (90, 110), 24
+SYSTEM_TOKENS, FIRST_TOKENS, TURN_TOKENS, ANSWER_TOKENS = 320, (600, 680), (90, 110), 96
 SEED = 20_260_102
 _FIRST_ORDINARY_TOKEN, _VOCABULARY_TOKENS = 3, 512
 
@@ -188,18 +188,30 @@ def simulated_options(profile: Path) -> SimulatedEngineOptions:
     )
 
 
-async def on_the_simulation(profile: Path, folder: Path, options: argparse.Namespace) -> dict[tuple[int, str], Hits]:
-    async with serving(simulated_options(profile)) as url:
-        return await measure(url, folder, options)
+@contextmanager
+def simulated(profile: Path) -> Iterator[str]:
+    """The simulated engine in a process of its own, as the real one is; yields its URL."""
+    command = [sys.executable, "-m", "benchmarks.arms_vs_real", "--serve", str(profile)]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def main() -> int:
     """Returns the exit status: 0 the target is reached, 1 not, 3 no vLLM on this machine."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--levels", default="6,20", help="numbers of sessions at once")
-    parser.add_argument("--sessions", type=int, default=30, help="how many are played in each run")
+    parser.add_argument("--sessions", type=int, default=60, help="how many are played in each run")
     parser.add_argument("--rest-s", type=float, default=30.0, help="pause before each run")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.serve is not None:
+        asyncio.run(run_server(simulated_options(options.serve), on_listening=lambda url: print(url, flush=True)))
+        return 0
     options.levels = [int(level) for level in options.levels.split(",")]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     made = subprocess.run([REPOSITORY / "scripts/real-vllm-env.sh"], check=False, text=True, stdout=subprocess.PIPE)
@@ -215,13 +227,14 @@ def main() -> int:
         finally:
             server.stop()
         print("simulated")
-        simulated = asyncio.run(on_the_simulation(profile, folder, options))
+        with simulated(profile) as url:
+            ours = asyncio.run(measure(url, folder, options))
     print(f"{'sessions':>8} {'arm':5}{'vLLM %':>9}{'simulated %':>13}{'points':>9}")
     worst = 0.0
     for (level, arm), hits in real.items():
-        points = simulated[level, arm].percent - hits.percent
+        points = ours[level, arm].percent - hits.percent
         worst = max(worst, abs(points))
-        print(f"{level:8} {arm:5}{hits.percent:9.1f}{simulated[level, arm].percent:13.1f}{points:+9.1f}")
+        print(f"{level:8} {arm:5}{hits.percent:9.1f}{ours[level, arm].percent:13.1f}{points:+9.1f}")
     print(f"at most {worst:.1f} points apart, allowed {ALLOWED_POINTS:g}")
     return 0 if worst <= ALLOWED_POINTS else 1
 

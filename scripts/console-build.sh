@@ -21,6 +21,7 @@ case "${1:-}" in
   ;;
 esac
 
+export NO_COLOR=1
 "$root/scripts/console-modules.sh"
 cd "$root/console-ui"
 npx --no-install tsc --noEmit

@@ -125,7 +125,7 @@ def test_a_mistake_is_blamed_where_the_key_was_given(tmp_path: Path) -> None:
         ('[client]\ntls_cert = "a"\n' + ENGINE, "client.tls_cert, client.tls_key: give both or none"),
         ("[client]\nmax_buffered_bytes = 5\n" + ENGINE, "client.max_buffered_bytes: must be at least max_body_bytes"),
         ('[client]\nsession_headers = ["a b"]\n' + ENGINE, "client.session_headers: 'a b' is not a header name"),
-        ('[console]\npassword_file = "x"\n' + ENGINE, "console.password_file: console sign-in is not in this version"),
+        ("[console]\npassword_file = 3\n" + ENGINE, "console.password_file: must be a text of 1 to 256 characters"),
         ("", "models: no engine given; use --engine URL, or [[models]] with [models.engine] attach or launch"),
         ("models = 3\n", "models: expected [[models]] tables"),
         ('[[models]]\nname = "m"\n', "models[0].engine: give attach or launch: attach = ["),
@@ -193,6 +193,16 @@ def test_engine_urls(text: str, url: EngineUrl) -> None:
 def test_engine_urls_of_other_forms(text: str) -> None:
     with pytest.raises(ConfigError, match="expected http://host:port"):
         parse_engine_url(text)
+
+
+def test_nothing_is_recorded_unless_somebody_says_so(tmp_path: Path) -> None:
+    usual = load(write(tmp_path, ENGINE)).ledger
+    assert (usual.prefix_analysis, usual.record_traces) == (True, False)
+    wanted = load(write(tmp_path, "[ledger]\nrecord_traces = true\nprefix_analysis = false\n" + ENGINE)).ledger
+    assert (wanted.prefix_analysis, wanted.record_traces) == (False, True)
+    assert "ledger.record_traces: must be true or false" in mistake(
+        write(tmp_path, "[ledger]\nrecord_traces = 1\n" + ENGINE)
+    )
 
 
 def test_keys_are_required_unless_bound_to_loopback(tmp_path: Path) -> None:

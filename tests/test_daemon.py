@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import sys
@@ -15,7 +16,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from lmwarden.daemon import ServiceManager
+from lmwarden.daemon import ServiceManager, _raise_file_limit
 from lmwarden.simulation.options import SimulatedEngineOptions
 from lmwarden.simulation.server import serving
 
@@ -268,3 +269,24 @@ def test_a_status_is_sent_when_it_changes(notify_socket: tuple[str, Systemd]) ->
 
     asyncio.run(hear())
     assert systemd.heard == ["STATUS=one", "STATUS=two"]
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised_to"),
+    [
+        (1024, 524_288, 65_536),
+        (1024, 4096, 4096),
+        (1024, resource.RLIM_INFINITY, 65_536),
+        (100_000, 524_288, None),
+        (4096, 4096, None),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None),
+    ],
+)
+def test_it_takes_as_many_files_as_the_system_allows_anyway(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised_to: int | None
+) -> None:
+    set_to: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: set_to.append(limits))
+    _raise_file_limit()
+    assert set_to == ([(raised_to, hard)] if raised_to is not None else [])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -17,8 +20,10 @@ import pytest
 from tests.engine.fake_vllm import FakeVllm, fake_vllm, page
 
 from lmwarden.access.keys import KeyStore
+from lmwarden.access.password import PasswordError
 from lmwarden.access.secrets import StorageError, load_secrets
 from lmwarden.config import Config, ConfigError, Flag, load
+from lmwarden.ledger.ledger import Ledger
 from lmwarden.serve import Warden
 from lmwarden.simulation.options import SimulatedEngineOptions
 from lmwarden.simulation.server import serving
@@ -95,6 +100,25 @@ async def turn(
         return response, await response.json()
 
 
+async def get(session: aiohttp.ClientSession, url: str) -> Any:
+    async with session.get(url) as response:
+        assert response.status == 200
+        return await response.json()
+
+
+async def engine_counted(session: aiohttp.ClientSession, url: str) -> Counter[str]:
+    """What the engine says that it did, over all ranks."""
+    families = {"prompt_tokens": "prompt", "prompt_tokens_cached": "cached", "generation_tokens": "completion"}
+    counted: Counter[str] = Counter()
+    async with session.get(f"{url}/metrics") as response:
+        for line in (await response.text()).splitlines():
+            name = line.partition("{")[0].removeprefix("vllm:").removesuffix("_total")
+            if name in families:
+                counted[families[name]] += round(float(line.rpartition(" ")[2]))
+    counted["computed"] = counted.pop("prompt") - counted["cached"]
+    return counted
+
+
 async def test_a_conversation_stays_and_everything_counts_it(
     tmp_path: Path, simulated: str, session: aiohttp.ClientSession
 ) -> None:
@@ -122,6 +146,45 @@ async def test_a_conversation_stays_and_everything_counts_it(
         async with session.get(warden.console_url + "/metrics") as response:
             metrics = await response.text()
         assert f'lmwarden_prompt_tokens_total{{model="{MODEL}",source="cached"}} {float(cached)}' in metrics
+
+
+async def test_the_charts_are_the_answers_and_the_engines_own_counters_to_the_token_over_a_restart(
+    tmp_path: Path, simulated: str, session: aiohttp.ClientSession
+) -> None:
+    settings = config(tmp_path, simulated, more=[Flag("pins", ("watch", "test_pins"), False)])
+    before = await engine_counted(session, simulated)
+    told: Counter[str] = Counter()
+    for _ in range(2):  # two wardens, one after the other
+        async with running(settings) as warden:
+            asked = [turn(session, warden.client_url, f"conversation {number % 3}") for number in range(9)]
+            for _, answer in await asyncio.gather(*asked):
+                usage = answer["usage"]
+                told["cached"] += usage["cache_read_input_tokens"]
+                told["computed"] += usage["input_tokens"] + usage["cache_creation_input_tokens"]
+                told["completion"] += usage["output_tokens"]
+            assert await asyncio.to_thread(warden.ledger.flush, LIMIT_S)
+            charts = f"{warden.console_url}/api/stats"
+            tokens = await get(session, f"{charts}/tokens?window=1h&model={MODEL}")
+            assert tokens["totals"] == told
+            of_ranks = [await get(session, f"{charts}/tokens?replica=e0/{rank}") for rank in range(2)]
+            assert sum((Counter(chart["totals"]) for chart in of_ranks), Counter()) == told
+            drawn = sum(point["cached"] * 10 for point in tokens["points"] if point["cached"] is not None)
+            assert drawn == pytest.approx(told["cached"])
+            assert tokens["cached_ratio"] == told["cached"] / (told["cached"] + told["computed"])
+    assert told["cached"] > 0
+    assert await engine_counted(session, simulated) - before == told
+
+
+async def test_looks_at_the_routers_become_history(
+    tmp_path: Path, simulated: str, session: aiohttp.ClientSession
+) -> None:
+    async with running(config(tmp_path, simulated)) as warden:
+
+        async def is_seen() -> bool:
+            chart = await get(session, f"{warden.console_url}/api/stats/replicas?model={MODEL}")
+            return any(point["ready"] == 2.0 for point in chart["points"])
+
+        await until(is_seen)
 
 
 async def test_affinity_is_switched_through_the_console(
@@ -178,6 +241,65 @@ async def test_a_setting_changed_at_run_time_holds_over_a_restart_until_the_file
     assert await threshold() is None
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "configured"),
+    [
+        ("affinity", "off", True),
+        ("spill_threshold", -5, None),
+        ("placement", ["hash"], "least-loaded"),
+        ("of_another_version", 1, None),
+        ("max_wait_s", 1, None),
+    ],
+)
+async def test_a_kept_setting_that_is_none_is_forgotten_and_does_not_keep_it_from_starting(
+    tmp_path: Path, simulated: str, key: str, value: Any, configured: Any
+) -> None:
+    ledger = Ledger(tmp_path, config(tmp_path, simulated).storage)
+    ledger.start()
+    ledger.save_settings(MODEL, key, value, configured)
+    ledger.save_settings(MODEL, "spill_threshold" if key != "spill_threshold" else "affinity", False, None)
+    ledger.stop()
+    async with running(config(tmp_path, simulated)) as warden:
+        settings = warden.control.routing_settings(MODEL)
+        assert (settings.affinity, settings.spill_threshold, settings.placement) == (True, None, "least-loaded")
+    assert Ledger(tmp_path, config(tmp_path, simulated).storage).settings(MODEL) == {}
+
+
+async def test_an_error_of_ours_does_not_end_what_is_done_at_intervals(
+    tmp_path: Path, simulated: str, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(config(tmp_path, simulated)) as warden:
+        fails = asyncio.Event()
+
+        def fail(*given: object) -> None:
+            fails.set()
+            raise RuntimeError("a mistake of ours")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(warden.ledger, "save_homes", fail)
+            await asyncio.wait_for(fails.wait(), LIMIT_S)
+        await turn(session, warden.client_url, "one")
+        await until(lambda: len(warden.ledger.load_homes(MODEL, 0.0)) == 1)
+
+
+async def test_an_engine_that_cannot_be_stopped_keeps_nothing_from_being_written(
+    tmp_path: Path, simulated: str, session: aiohttp.ClientSession
+) -> None:
+    class Unstoppable:
+        plan = SimpleNamespace(on_exit="stop")
+
+        async def stop(self) -> None:
+            raise OSError(24, "Too many open files")
+
+    async with running(config(tmp_path, simulated)) as warden:
+        assert warden._assembly is not None
+        warden._assembly.supervisors.append(Unstoppable())  # type: ignore[arg-type]
+        await turn(session, warden.client_url, "a")
+    assert len(warden.ledger.recent()) == 1
+    async with running(config(tmp_path, simulated)):
+        pass  # the folder is free again
+
+
 async def test_keys_made_while_it_runs(tmp_path: Path, simulated: str, session: aiohttp.ClientSession) -> None:
     settings = config(tmp_path, simulated, more=[Flag("require", ("client", "require_key"), True)])
     async with running(settings) as warden:
@@ -194,6 +316,61 @@ async def test_keys_made_while_it_runs(tmp_path: Path, simulated: str, session: 
         assert await asyncio.to_thread(warden.ledger.flush, LIMIT_S)
         assert warden.ledger.recent(1)[0].key_name == "anna"
     assert_nowhere(tmp_path, key)
+
+
+async def test_a_console_with_a_password_makes_a_key_that_works_and_shows_its_use(
+    tmp_path: Path, simulated: str, session: aiohttp.ClientSession
+) -> None:
+    file = tmp_path / "password"
+    file.touch(0o600)
+    file.write_text("correct horse\n")
+    more = [
+        Flag("require", ("client", "require_key"), True),
+        Flag("password", ("console", "password_file"), str(file)),
+        Flag("metrics", ("console", "open_metrics"), True),
+    ]
+    signed = {"Authorization": "Basic " + base64.b64encode(b"lmwarden:correct horse").decode()}
+    async with running(config(tmp_path / "data", simulated, more=more)) as warden:
+        async with session.get(f"{warden.console_url}/metrics") as response:
+            assert response.status == 200
+        async with session.post(f"{warden.console_url}/api/keys", json={"name": "anna"}) as response:
+            assert response.status == 401
+        async with session.post(f"{warden.console_url}/api/keys", json={"name": "anna"}, headers=signed) as response:
+            assert response.status == 201
+            key = (await response.json())["key"]
+
+        async def accepted() -> bool:
+            async with session.get(warden.client_url + "/v1/models", headers={"x-api-key": key}) as response:
+                return response.status == 200
+
+        await until(accepted)
+        await turn(session, warden.client_url, "a", key=key)
+        assert await asyncio.to_thread(warden.ledger.flush, LIMIT_S)
+        (row,) = warden.ledger.recent(1)
+        async with session.get(f"{warden.console_url}/api/keys", headers=signed) as response:
+            (line,) = (await response.json())["items"]
+        assert (line["requests_24h"], line["prompt_tokens_24h"]) == (1, row.prompt_tokens)
+        assert (line["completion_tokens_24h"], line["last_used_at"]) == (row.completion_tokens, row.finished_at)
+        async with session.get(f"{warden.console_url}/api/connect", headers=signed) as response:
+            connect = await response.json()
+        assert (connect["url"], connect["key_needed"]) == (warden.client_url, True)
+        assert connect["first_request_at"] == row.finished_at
+        async with session.get(f"{warden.console_url}/api/settings", headers=signed) as response:
+            assert "correct horse" not in await response.text()
+        # An open page does not hold up the end.
+        stream = await session.get(f"{warden.console_url}/api/events", headers=signed)
+        assert (await stream.content.readline()).startswith(b"retry")
+    stream.close()
+    assert_nowhere(tmp_path / "data", "correct horse")
+    assert_nowhere(tmp_path, key)
+
+
+async def test_a_password_file_that_cannot_be_used_is_one_clear_line_and_leaves_nothing(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    more = [Flag("--x", ("console", "password_file"), str(tmp_path / "absent"))]
+    with pytest.raises(PasswordError, match=r"--x: .*absent: cannot be read: No such file"):
+        await Warden(config(tmp_path / "data", "http://127.0.0.1:9", more=more)).start()
+    assert threading.active_count() == threads
 
 
 @pytest.mark.parametrize("port", ["client", "console"])
@@ -308,6 +485,17 @@ async def test_a_data_folder_has_one_warden(tmp_path: Path, simulated: str) -> N
         assert first.client_url
     async with running(config(tmp_path, simulated)):
         pass
+
+
+@pytest.mark.parametrize(("name", "says"), [("engines", "File exists"), ("engines/id/", "Is a directory")])
+async def test_a_data_folder_without_room_for_engines_is_one_clear_line(
+    tmp_path: Path, simulated: str, name: str, says: str
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.mkdir() if name.endswith("/") else path.touch()
+    with pytest.raises(StorageError, match=rf"^--data-dir: engines cannot be launched from .*: {says} \(/.*\)$"):
+        await Warden(config(tmp_path, simulated)).start()
 
 
 async def test_mistakes_are_blamed_on_the_file_where_it_has_the_key(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ async def serve(arguments: argparse.Namespace, folder: Path) -> None:
     def report() -> None:
         view = router.view(time.monotonic())
         counts = {"rows": rows.rows, "with_usage": rows.with_usage, "in_flight": view.in_flight}
+        counts["unread_prompts"] = 0 if prefixes is None else prefixes.dropped
         arguments.stats.write_text(json.dumps(counts))
 
     loop = asyncio.get_running_loop()

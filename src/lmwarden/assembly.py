@@ -67,9 +67,9 @@ class _News:
         if self.watch is not None:
             self.watch.process_started()
 
-    def process_ended(self, engine: str) -> None:
+    def process_ended(self, engine: str, *, wanted: bool) -> None:
         if self.watch is not None:
-            self.watch.process_ended()
+            self.watch.process_ended(wanted=wanted)
 
 
 class LaunchedEngine:

@@ -17,7 +17,7 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -286,3 +286,29 @@ def _check_variable(name: str, value: str, where: str) -> None:
         raise ConfigError(f"{where}.{name}: is set by the warden{f'; use {instead}' if instead else ''}")
     if name in _REFUSED_ENV:
         raise ConfigError(f"{where}.{name}: {_REFUSED_ENV[name]}")
+
+
+HIDDEN = "***"
+"""Stands for what nobody shall see."""
+_SECRET = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
+
+
+def variables_without_secrets(env: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables to show; the values of those that sound like secrets are hidden."""
+    return {name: HIDDEN if _SECRET.search(name) else value for name, value in env.items()}
+
+
+def arguments_without_secrets(argv: Sequence[str]) -> Iterator[str]:
+    """Words of a command line; values of flags such as ``--hf-token`` are hidden."""
+    hide_next = False
+    for word in argv:
+        is_flag = word.startswith("-")
+        flag, equals, _ = word.partition("=")
+        secret = is_flag and bool(re.search(r"(?:^|-)(?:key|token|secret|password)$", flag.replace("_", "-")))
+        if hide_next and not is_flag:
+            yield HIDDEN
+        elif secret and equals:
+            yield f"{flag}={HIDDEN}"
+        else:
+            yield word
+        hide_next = secret and not equals

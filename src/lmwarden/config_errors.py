@@ -80,7 +80,6 @@ LATER = {
     "admission": "the waiting room is not in this version",
     "prefer": "the waiting room is not in this version",
     "max_wait_s": "the waiting room is not in this version",
-    "password_file": "console sign-in is not in this version; changes are accepted from this machine only",
 }
 """Keys of later versions, and what to do meanwhile."""
 
@@ -131,7 +130,7 @@ def _expected(merged: Any, path: Path, tables: Tables) -> str:
     for step in path:
         value = value[step]
     is_text_for_a_list = isinstance(value, str) and isinstance(kind, msgspec.inspect.VarTupleType)
-    example = f", e.g. [{json.dumps(value)}]" if is_text_for_a_list and value else ""
+    example = f", e.g. {json.dumps(value.split())}" if is_text_for_a_list and value.strip() else ""
     return f"must be {_words(kind)}{example}, not {value!r:.100}"
 
 

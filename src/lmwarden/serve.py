@@ -25,7 +25,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -34,14 +35,19 @@ import structlog
 
 from lmwarden.access.keys import Authenticator, KeyStore
 from lmwarden.access.lock import DataFolderLock
-from lmwarden.access.secrets import load_secrets
+from lmwarden.access.password import PasswordFile
+from lmwarden.access.secrets import StorageError, load_secrets
 from lmwarden.assembly import Assembly, Model, RouterFactory
 from lmwarden.config import Config, ConfigError, is_loopback
-from lmwarden.console.app import make_app
+from lmwarden.console.app import Parts, make_app
 from lmwarden.console.server import ConsoleServer
-from lmwarden.control import Control
+from lmwarden.console.session import SignIn
+from lmwarden.control import Control, SettingsError
+from lmwarden.control.commands import check_routing_changes
 from lmwarden.gateway.gateway import Gateway
+from lmwarden.gateway.prefix_watch import PrefixWatch
 from lmwarden.gateway.settings import GatewaySettings, ServedModel
+from lmwarden.gateway.trace_recorder import TraceRecorder
 from lmwarden.ledger.ledger import Ledger
 from lmwarden.ports import client_port, listen_for_console, tls_context
 from lmwarden.routing.router import Router
@@ -49,6 +55,8 @@ from lmwarden.types import Clock, RoutingSettings
 
 log = structlog.get_logger("lmwarden")
 
+KEYS_INTERVAL_S = 1.0
+"""Real seconds between two looks whether the file of keys changed."""
 HOMES_INTERVAL_S = 0.1
 """Real seconds between two looks for homes that changed; the ledger writes what it gets at once."""
 
@@ -76,6 +84,7 @@ class Warden:
         self._make_router = router_factory
         self._gateway: Gateway | None = None
         self._ledger: Ledger | None = None
+        self._prefixes: PrefixWatch | None = None
         self._lock: DataFolderLock | None = None
         self._console: ConsoleServer | None = None
         self._control: Control | None = None
@@ -116,6 +125,7 @@ class Warden:
         Raises:
             ConfigError: the configuration does not fit what is there (ports, engines, TLS files).
             StorageError: the data folder cannot be used, or another warden uses it.
+            PasswordError: the file of the console's password cannot be used.
         """
         try:
             await self._start()
@@ -123,18 +133,19 @@ class Warden:
             await self.stop(drain_s=0)
             raise
 
-    async def stop(self, drain_s: float | None = None) -> None:
+    async def stop(self, drain_s: float | None = None, *, leave_engines: bool = False) -> None:
         """Stop everything. May be called again, also after a first call was cancelled.
 
         Args:
             drain_s: how long open streams may go on; None: ``client.drain_s``.
+            leave_engines: let launched engines run on, whatever ``on_exit`` says.
         """
         if self._control is not None:
             await self._control.close()  # no restart begins or goes on while the last requests finish
         if self._gateway is not None:
             await self._gateway.stop(self._config.client.drain_s if drain_s is None else drain_s)
             self._gateway = None
-        await self._end_engines()
+        await self._end_engines(leave_engines)
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -145,8 +156,11 @@ class Warden:
         if self._session is not None:
             session, self._session = self._session, None
             await session.close()
+        if self._prefixes is not None:
+            prefixes, self._prefixes = self._prefixes, None
+            await asyncio.to_thread(prefixes.stop)
         if self._ledger is not None:
-            self._save_homes(self._ledger)
+            self._save_homes()
             await asyncio.to_thread(self._ledger.stop)
         if self._lock is not None:
             self._lock.release()
@@ -159,21 +173,28 @@ class Warden:
         self._lock = DataFolderLock(data_dir, place)
         self._lock.acquire()
         tls = tls_context(config)
-        authenticator = Authenticator(
-            KeyStore(data_dir, secrets.keys), secrets.keys, required=config.client.key_required
-        )
+        keys = KeyStore(data_dir, secrets.keys)
+        authenticator = Authenticator(keys, secrets.keys, required=config.client.key_required)
         if authenticator.required and not authenticator.key_count:
             log.warning("no API key exists, so every request is refused; make one: lmwarden keys create NAME")
+        sign_in = _sign_in(config)
         listener = listen_for_console(config)
         self._console_port = listener.getsockname()[1]
         try:
             self._ledger = Ledger(data_dir, config.storage)
             self._ledger.start()
+            self._prefixes = _watch_prefixes(config, secrets.identity)
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar()
             )
             self._assembly = Assembly(config, self._session, self._make_router, self._settings_of)
-            self._models = models = await self._assembly.models()
+            try:
+                self._models = models = await self._assembly.models()
+            except OSError as error:
+                what = f" ({error.filename})" if error.filename else ""
+                raise StorageError(
+                    f"{place}: engines cannot be launched from {data_dir}: {error.strerror or error}{what}"
+                ) from None
             self._restore_homes(self._ledger)
             operator_headers = tuple(name.lower().encode() for name in config.client.session_headers)
             self._gateway = _make_gateway(
@@ -183,6 +204,7 @@ class Warden:
                 _gateway_settings(config, self._speed),
                 self._clock,
                 config.origin.source,
+                self._prefixes,
             )
             await self._bind_gateway(self._gateway, tls)
             handles = [model.watch(config, self._clock, self._speed, self._gateway) for model in models]
@@ -196,19 +218,27 @@ class Warden:
                 dropped_rows=lambda: self.ledger.dropped_rows,
                 ledger_trouble=lambda: self.ledger.trouble,
                 drain_s=config.client.drain_s,
+                clock_rate=self._speed,
                 on_settings=self._keep_settings,
             )
-            self._console = ConsoleServer(
-                make_app(self._control, config.console.allowed_hosts, host=config.console.host), listener
+            app = make_app(
+                self._control,
+                config.console.allowed_hosts,
+                host=config.console.host,
+                sign_in=sign_in,
+                open_metrics=config.console.open_metrics,
+                parts=Parts(config, self._gateway.port, self._ledger, keys, self._speed),
             )
+            self._console = ConsoleServer(app, listener, end_streams=app.state.events.close)
         except BaseException:
             listener.close()
             raise
         await self._gateway.serve()
         self._console.start()
         self._hold(self._control.run(config.watch.interval_s / self._speed))
-        self._hold(_refresh_keys(authenticator))
-        self._hold(self._keep_homes(self._ledger))
+        self._hold(_again_and_again(authenticator.refresh, KEYS_INTERVAL_S))
+        self._hold(_again_and_again(self._save_homes, HOMES_INTERVAL_S))
+        self._hold(_again_and_again(self._observe, config.watch.interval_s / self._speed))
         for model in models:
             self._assembly.tell(model)
             for watch in model.watches:
@@ -218,26 +248,33 @@ class Warden:
         self._started = True
         self._announce(models)
 
-    async def _end_engines(self) -> None:
+    async def _end_engines(self, leave: bool) -> None:
         """End what was launched, or leave it to the next warden."""
         supervisors = self._assembly.supervisors if self._assembly is not None else []
         ending = []
         for supervisor in supervisors:
-            if self._started and supervisor.plan.on_exit == "stop":
+            if self._started and not leave and supervisor.plan.on_exit == "stop":
                 ending.append(supervisor.stop())
             else:
                 supervisor.leave()
-        await asyncio.gather(*ending)
+        for error in await asyncio.gather(*ending, return_exceptions=True):
+            if isinstance(error, Exception):  # the others are ended and what happened is written down all the same
+                log.error("an engine could not be stopped", exc_info=error)
 
     # -- what outlives this process ---------------------------------------------------------------------
 
     def _settings_of(self, model: str, configured: RoutingSettings) -> RoutingSettings:
         """The configured settings with what was changed at run time. A change holds until the file's value changes."""
-        changed = {}
+        changed: dict[str, Any] = {}
         for key, (value, was_configured) in self.ledger.settings(model).items():
             now_configured = getattr(configured, key, None)
-            if now_configured == was_configured:
-                changed[key] = value
+            try:
+                wanted = check_routing_changes({key: value})
+            except SettingsError as error:  # of another version, or written by hand
+                log.warning("a setting that was kept cannot be used and is forgotten", model=model, reason=str(error))
+                wanted = {}
+            if wanted and now_configured == was_configured:
+                changed |= wanted
             else:
                 self.ledger.save_settings(model, key, now_configured, now_configured)  # forgets the change
         if changed:
@@ -257,15 +294,14 @@ class Warden:
             if taken:
                 log.info("conversations that have a home", model=model.name, conversations=taken)
 
-    def _save_homes(self, ledger: Ledger) -> None:
+    def _observe(self) -> None:
+        views = {model.name: model.view for model in self.control.snapshot.models}
+        self.ledger.observe(views, self._clock(), time.time())
+
+    def _save_homes(self) -> None:
         now = self._clock()
         for model in self._models:
-            ledger.save_homes(model.name, model.router.take_home_changes(), now, time.time())
-
-    async def _keep_homes(self, ledger: Ledger) -> None:
-        while True:
-            await asyncio.sleep(HOMES_INTERVAL_S)
-            self._save_homes(ledger)
+            self.ledger.save_homes(model.name, model.router.take_home_changes(), now, time.time())
 
     # -- parts ------------------------------------------------------------------------------------------
 
@@ -291,15 +327,31 @@ class Warden:
                 )
             replicas = [str(replica.replica) for replica in view.replicas]
             log.info("serving", model=model.name, replicas=replicas, spill_threshold=view.spill_threshold)
-        if not is_loopback(self._config.console.host):
+        if not is_loopback(self._config.console.host) and self._config.console.password_file is None:
             log.warning("the console is readable from other machines, without sign-in", host=self._config.console.host)
         log.info("ready", clients=self.client_url, console=self.console_url)
 
 
-async def _refresh_keys(authenticator: Authenticator) -> None:
+async def _again_and_again(work: Callable[[], None], interval_s: float) -> None:
+    """Until cancelled. An error of ours is logged and does not end it."""
     while True:
-        await asyncio.sleep(1.0)
-        authenticator.refresh()
+        await asyncio.sleep(interval_s)
+        try:
+            work()
+        except Exception:
+            log.exception("what is done at intervals failed")
+
+
+def _sign_in(config: Config) -> SignIn | None:
+    """The console's sign-in; None: it has no password.
+
+    Raises:
+        PasswordError: the file cannot be used.
+    """
+    path = config.console.password_file
+    if path is None:
+        return None
+    return SignIn(PasswordFile(Path(path), config.origin.place("console", "password_file")))
 
 
 def _make_gateway(
@@ -309,11 +361,23 @@ def _make_gateway(
     settings: GatewaySettings,
     clock: Clock,
     source: str,
+    prefixes: PrefixWatch | None,
 ) -> Gateway:
     try:
-        return Gateway(models, authenticator, ledger, settings, clock)
+        return Gateway(models, authenticator, ledger, settings, clock, prefixes)
     except ValueError as error:
         raise ConfigError(f"{source}: models.aliases: {error}") from None
+
+
+def _watch_prefixes(config: Config, secret: bytes) -> PrefixWatch | None:
+    """Whoever looks at prompts, at work; None if nobody is to."""
+    wanted = config.ledger
+    if not (wanted.prefix_analysis or wanted.record_traces):
+        return None
+    recorder = TraceRecorder(config.storage.path) if wanted.record_traces else None
+    prefixes = PrefixWatch(secret, analyse=wanted.prefix_analysis, recorder=recorder)
+    prefixes.start()
+    return prefixes
 
 
 def _gateway_settings(config: Config, speed: float) -> GatewaySettings:

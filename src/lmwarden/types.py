@@ -223,6 +223,12 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation is live if it was used within this time."""
     max_conversations: int = 200_000
     """Bound of the conversation table; the least recently used idle one gives way."""
+    admission: str = "off"
+    """``auto``: beyond the caches' capacity conversations wait for a place (routing/admission.py); ``off``: nobody does."""
+    prefer: str = "balanced"
+    """``balanced``, ``median`` or ``tail``: what the waiting room favours."""
+    max_wait_s: float = 240.0
+    """Hard bound in the waiting room: who reaches it goes home at once."""
 
 
 class Home(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,6 +276,28 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that its *engine* has from us without a rank: some of them may run here."""
 
 
+class RoomView(msgspec.Struct, frozen=True, kw_only=True):
+    """The waiting room at one moment."""
+
+    engaged: bool
+    """False: nobody is held."""
+    waiting: int
+    longest_wait_s: float | None
+    """Of those who wait; None: nobody does."""
+    residents: int
+    """Conversations with a place."""
+    reserved_tokens: int
+    """What their places hold, beyond what all conversations share."""
+    room_for: int | None
+    """So many more conversations of the usual size fit; None: not known yet."""
+    demand_ratio: float
+    """Context of the conversations in use over what the replicas hold."""
+    wait_expired: int
+    """Requests that went because they had waited for ``max_wait_s``."""
+    why: str
+    """One plain English sentence: why it is engaged, or not."""
+
+
 class RouterView(msgspec.Struct, frozen=True, kw_only=True):
     """The router at one moment. Counters count from the router's creation."""
 
@@ -291,6 +319,28 @@ class RouterView(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[ReplicaView, ...]
     balancer: str | None
     """With affinity off: ``engine`` (its own balancer) or ``emulated``; else None."""
+    room: RoomView | None = None
+    """None: admission is off, or affinity."""
+
+
+class ConversationView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One conversation that the router knows, at one moment."""
+
+    key: ConversationKey
+    parent: ConversationKey | None
+    """Of a subagent; None also where that is not known since a restart of the warden. ``derived`` likewise."""
+    derived: bool
+    home: ReplicaId | None
+    """None: its home's cache is lost, so its next turn gets another one."""
+    turns: int
+    """Since the router knows it."""
+    context_tokens: int
+    """Prompt and completion of its last finished turn; 0 before that."""
+    in_flight: int
+    live: bool
+    """Used within ``live_s``."""
+    last_used: float
+    """Seconds on the router's clock."""
 
 
 class CandidateScore(msgspec.Struct, frozen=True, kw_only=True):
@@ -331,6 +381,22 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Empty where nothing was compared (sticky, a replica that the client named)."""
 
 
+class Grounds(NamedTuple):
+    """What a decision was made on, without the sentence: cheap enough to keep for every request."""
+
+    conversation: ConversationKey | None
+    """As the router keeps it: an id that several clients send is one conversation per opening."""
+    why: str
+    """A name of ``routing.explain.Why`` in lower case."""
+    home: str | None
+    """Before the decision: ``e0/1``."""
+    home_in_flight: int | None
+    """Before this request."""
+    spill_threshold: int
+    candidates: tuple[CandidateScore, ...] | None
+    """The least loaded of those that were compared; None: nothing was, or no conversation's turn was decided."""
+
+
 class EngineEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Where and how to reach one engine."""
 
@@ -358,6 +424,35 @@ class KeyIdentity(msgspec.Struct, frozen=True):
     name: str
     digest: bytes
     """Keyed hash of the key: part of the conversation key, so that two keys never share a conversation."""
+
+
+class PrefixChange(StrEnum):
+    """What became of a conversation's prefix from one turn to the next."""
+
+    FIRST = "first"
+    """The conversation's first turn."""
+    EXTENDS = "extends"
+    """The previous prompt, and more: nothing is lost."""
+    COMPACTION = "compaction"
+    """The client replaced its history by a summary."""
+    TOOLS_CHANGED = "tools_changed"
+    SYSTEM_CHANGED = "system_changed"
+    BILLING_LINE = "billing_line"
+    """Only the line that the client puts before its system prompt changed, and the engine's cache missed."""
+    TIMESTAMP = "timestamp"
+    """The first part that differs does so in its digits alone."""
+    SYSTEM_TURN_MOVED = "system_turn_moved"
+    """A system turn within the history is elsewhere now, or is new and was moved to the front by the engine."""
+    HISTORY_EDITED = "history_edited"
+    """An earlier turn reads otherwise."""
+    EVICTED = "evicted"
+    """The prompt was repeated on the same replica, whose cache had lost it."""
+    MOVED = "moved"
+    """The prompt was repeated on another replica than the last turn."""
+    ENGINE_RESTARTED = "engine_restarted"
+    """The prompt was repeated after its engine had restarted with an empty cache."""
+
+    __hash__ = str.__hash__  # as Decision's
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -389,3 +484,28 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cached_tokens: int | None
     completion_tokens: int | None
     finish_reason: str | None
+    conversation_key: ConversationKey | None = None
+    """The whole key, by which the conversation's rows are found."""
+    parent: ConversationKey | None = None
+    """Of a subagent: the conversation that started it."""
+    client: str | None = None
+    """Which program asked, by its User-Agent: one of the words in ``gateway/client_kind.py``. None: it named none."""
+    kind: str | None = None
+    """``main``, ``subagent``, ``auxiliary`` or ``compaction``. None: no generation, or no conversation recognised."""
+    body_bytes: int = 0
+    why: str | None = None
+    """What tipped the decision: a name of ``routing.explain.Why`` in lower case."""
+    home: str | None = None
+    """The conversation's home before the decision."""
+    home_in_flight: int | None = None
+    """Requests in flight there, before this one."""
+    spill_threshold: int | None = None
+    """As it was then."""
+    candidates: tuple[CandidateScore, ...] | None = None
+    """Where replicas were compared for a conversation: the least loaded of them, as they stood."""
+    prefix_change: PrefixChange | None = None
+    """How the prompt relates to the conversation's previous one. None: not known."""
+    prefix_shared_ratio: float | None = None
+    """The share of the previous prompt's bytes that this one repeats from its start, 0 to 1."""
+    recomputed_tokens: int | None = None
+    """Tokens of the previous prompt that this turn had to read again although they had been read before."""

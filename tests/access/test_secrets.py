@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lmwarden.access.secrets import InstallationSecrets, StorageError, load_secrets, write_private
+from lmwarden.access.secrets import InstallationSecrets, StorageError, load_secrets
+from lmwarden.files import write_private
 
 
 def test_made_once_and_the_same_ever_after(tmp_path: Path) -> None:

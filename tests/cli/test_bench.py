@@ -14,13 +14,12 @@ import pytest
 from tests.bench.stub_endpoint import StubEndpoint, serving
 from tests.bench.test_results import row
 
-from lmwarden.bench.errors import PlanError
 from lmwarden.bench.language import language
 from lmwarden.bench.plan import Caches, Plan
 from lmwarden.bench.runner import RunOutcome
 from lmwarden.bench.workload import load_workload
 from lmwarden.cli import main
-from lmwarden.cli.bench import default_console, exit_status, introduction, read_password, run_notes
+from lmwarden.cli.bench import default_console, exit_status, introduction, run_notes
 
 
 @pytest.fixture
@@ -161,15 +160,6 @@ def test_emptying_caches_is_said_before_the_run() -> None:
     )  # fmt: skip
     assert "The caches of http://e are emptied before each run" in introduction(plan)[-1]
     assert len(introduction(replace(plan, caches=Caches.WARM))) == 1
-
-
-def test_a_password_is_the_first_line_of_its_file(tmp_path: Path) -> None:
-    (tmp_path / "p").write_text("open sesame\r\nand more\n")
-    assert read_password(tmp_path / "p") == "open sesame"
-    assert read_password(None) is None
-    (tmp_path / "empty").write_text("\n")
-    with pytest.raises(PlanError, match="first line must hold the password"):
-        read_password(tmp_path / "empty")
 
 
 def test_the_console_is_beside_the_endpoint() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -14,9 +15,12 @@ from aiohttp import web
 from tests.console.made_up import CHAT, MESSAGES, counted, engine, model, pin, process, replica, snapshot, view
 from tests.console.scene import Scene
 
+from lmwarden.access.password import PasswordFile
+from lmwarden.access.throttle import TRIES
 from lmwarden.cli import main
 from lmwarden.console.app import make_app
 from lmwarden.console.server import ConsoleServer
+from lmwarden.console.session import SignIn
 from lmwarden.control import EngineState, Snapshot
 from lmwarden.engine.launch_state import EnginePhase
 from lmwarden.types import PinVerdict, ReplicaSample
@@ -121,7 +125,7 @@ async def test_each_finding_says_what_to_change(
 async def test_a_full_disk(console: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
     console.shows(snapshot(ledger_trouble="the disk is full"))
     assert await run("--url", console.url) == 1
-    assert "history and homes are not written: the disk is full" in capsys.readouterr().out
+    assert "history and homes: the disk is full" in capsys.readouterr().out
 
 
 async def test_several_models_are_told_apart(console: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,3 +196,30 @@ async def test_a_name_that_the_console_does_not_take(capsys: pytest.CaptureFixtu
     assert await run("--url", f"http://127.0.0.1:{runner.addresses[0][1]}") == 2
     assert "console.allowed_hosts" in capsys.readouterr().err
     await runner.cleanup()
+
+
+async def test_a_console_with_a_password(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "password"
+    file.touch(0o600)
+    file.write_text("correct horse\n")
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    async with aiohttp.ClientSession() as session:
+        scene = Scene(session)
+        sign_in = SignIn(PasswordFile(file, "console.password_file"))
+        server = ConsoleServer(make_app(scene.control, [], host="0.0.0.0", sign_in=sign_in), listener)
+        server.start()
+        scene.control.snapshot = snapshot()
+        assert await run("--url", url, "--password-file", str(file)) == 0
+        assert "the console asks for its password" in capsys.readouterr().out
+        assert await run("--url", url) == 2
+        assert f"--password-file: the console at {url} asks for a password" in capsys.readouterr().err
+        wrong = tmp_path / "wrong"
+        wrong.write_text("wrong horses")
+        for _ in range(TRIES):
+            assert await run("--url", url, "--password-file", str(wrong)) == 2
+            assert "refuses the password" in capsys.readouterr().err
+        assert await run("--url", url, "--password-file", str(file)) == 2
+        assert "too many wrong passwords came from here; wait a minute" in capsys.readouterr().err
+        assert await run("--url", url, "--password-file", str(tmp_path / "absent")) == 2
+        await server.stop()

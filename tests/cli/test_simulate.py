@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.bench.test_results import row
+from tests.bench.test_virtual_replay import trace
 
 from lmwarden.bench import virtual
 from lmwarden.bench.plan import Cell
@@ -119,3 +120,13 @@ def test_the_range_over_seeds_leaves_out_what_was_not_measured() -> None:
     (line,) = spread_lines(rows)
     assert line.startswith(f"{rows[0].sessions} sessions, {rows[0].arm}, 2 seeds: ")
     assert "busy –" in line
+
+
+def test_a_trace_can_be_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace(tmp_path / "t.jsonl", ("a", 0.0, 100, 50), ("b", 5.0, 80, 50), ("a", 12.0, 130, 50))
+    arguments = ["simulate", "--workload", f"trace:{tmp_path / 't.jsonl'}", "--seconds", "30", "--seeds", "1"]
+    assert main([*arguments, "--levels", "1"]) == 0
+    assert main([*arguments, "--open-loop", "recorded", "--think", "recorded"]) == 0
+    assert "trace:t.jsonl" in capsys.readouterr().out
+    assert main(["simulate", "--open-loop", "recorded"]) == 2
+    assert "--open-loop recorded needs --workload trace:FILE" in capsys.readouterr().err

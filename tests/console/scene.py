@@ -218,7 +218,7 @@ class Console:
         async with self.session.request(method, self.url + path, data=data, headers=headers) as response:
             answer = await response.read()
             assert response.status == status, answer
-            return msgspec.json.decode(answer)
+            return msgspec.json.decode(answer) if answer else None
 
     async def get(self, path: str, status: int = 200) -> Any:
         async with self.session.get(self.url + path) as response:

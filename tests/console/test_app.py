@@ -9,6 +9,7 @@ from tests.console.conftest import LaunchedConsole
 from tests.console.scene import MODEL, ROUTING, Console
 
 from lmwarden.console.app import LOG_BYTES
+from lmwarden.console.static_files import CONTENT_SECURITY_POLICY
 from lmwarden.engine.launch_state import EnginePhase
 from lmwarden.types import ReplicaId, ReplicaSample
 
@@ -43,7 +44,7 @@ async def test_the_routing_state_has_the_published_shape(console: Console) -> No
         "in_flight": 0,
         "refused": 0,
         "balancer": None,
-        "admission": {"mode": "off", "engaged": False, "waiting": 0, "room_for": None},
+        "admission": {"mode": "off", "engaged": False, "waiting": 0, "room_for": (2 * 42000 - 107) // 107},
     }
     by_name = {row["replica"]: row for row in rows}
     assert set(by_name) == {"e0/0", "e0/1"}
@@ -84,6 +85,8 @@ async def test_models_and_one_model(console: Console) -> None:
     assert detail["routing"]["affinity"] is True
     assert detail["identity"] == {"sent": 0, "derived": 0, "none": 0}
     assert (detail["panic"], detail["operation"]) == (False, None)
+    # No conversation is live, so nothing is known of their size.
+    assert [detail[key] for key in ("held_tokens", "mean_context_tokens", "room_for")] == [0, None, None]
     assert [warning["code"] for warning in detail["warnings"]] == [
         "engine_starting",
         "pin_unverified",
@@ -226,14 +229,22 @@ async def test_unknown_things_are_404_in_json(console: Console) -> None:
         assert "error" in await console.get(path, 404)
 
 
-async def test_the_page_is_honest_and_quiet(console: Console) -> None:
-    async with console.session.get(console.url + "/") as response:
-        text = await response.text()
-        assert response.headers["X-Frame-Options"] == "DENY"
-        assert "frame-ancestors 'none'" in response.headers["Content-Security-Policy"]
-        assert "Access-Control-Allow-Origin" not in response.headers
-    assert "/api/models" in text
-    assert "<script" not in text
+async def test_the_page_and_its_headers(console: Console) -> None:
+    for path, cache in (
+        ("/", "no-cache"),
+        ("/console.js", "no-cache"),
+        ("/api/models", "no-store"),
+        ("/x", "no-store"),
+    ):
+        async with console.session.get(console.url + path) as response:
+            assert response.headers["X-Frame-Options"] == "DENY"
+            assert response.headers["X-Content-Type-Options"] == "nosniff"
+            assert response.headers["Referrer-Policy"] == "no-referrer"
+            assert response.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
+            assert response.headers["Cache-Control"] == cache
+            assert "Access-Control-Allow-Origin" not in response.headers
+    assert "'unsafe" not in CONTENT_SECURITY_POLICY
+    assert "frame-ancestors 'none'" in CONTENT_SECURITY_POLICY
 
 
 async def test_a_change_answers_at_once_with_the_new_state(console: Console) -> None:

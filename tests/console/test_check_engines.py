@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from tests.console.made_up import CHAT, MESSAGES, engine, model, pin, process, replica, view
 
@@ -22,7 +23,21 @@ def found(**changes: Any) -> dict[str, Check]:
     ("ill", "code", "level", "says"),
     [
         (engine(state=EngineState.DOWN), "engine_down", Level.FAULT, "e0 at http://h:1 does not answer"),
+        (
+            engine(state=EngineState.DOWN, complaint="http://h:1/health answers 503"),
+            "engine_down",
+            Level.FAULT,
+            "e0 at http://h:1 does not answer: http://h:1/health answers 503",
+        ),
         (engine(state=EngineState.STARTING), "engine_starting", Level.WARNING, "has not answered yet"),
+        (
+            msgspec.structs.replace(
+                process(EnginePhase.STARTING), state=EngineState.STARTING, complaint="http://h:1 does not serve m"
+            ),
+            "engine_starting",
+            Level.WARNING,
+            ", but http://h:1 does not serve m",
+        ),
         (engine(scrape_age_s=42.0), "stale_metrics", Level.WARNING, "metrics of e0 is 42 s old"),
         (engine(scrape_age_s=None), "no_metrics", Level.WARNING, "e0 shows no metrics"),
         (engine(usage_details=False), "no_usage_details", Level.WARNING, "do not say how much of a prompt was cached"),
@@ -74,7 +89,9 @@ def test_every_phase_has_words() -> None:
 
 def test_a_running_process_that_does_not_answer() -> None:
     ill = process()
-    assert "engine_down" in found(engines=(engine(state=EngineState.DOWN, launched=True, launch=ill.launch),))
+    checks = found(engines=(engine(state=EngineState.DOWN, launched=True, launch=ill.launch),))
+    assert "/replicas/e0/0/restart" in (checks["engine_down"].what_to_do or "")
+    assert "NAME" not in (checks["engine_down"].what_to_do or "")
 
 
 def test_what_is_not_known_is_not_said() -> None:

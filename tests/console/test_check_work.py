@@ -10,7 +10,7 @@ from tests.console.made_up import counted, engine, model, replica, view
 from lmwarden.console.check_work import check_work
 from lmwarden.console.findings import Check, Level
 from lmwarden.control import ModelSnapshot, Operation, OperationKind, OperationState
-from lmwarden.types import Decision, ReplicaCapacity, ReplicaId, ReplicaSample, ReplicaState
+from lmwarden.types import Decision, ReplicaCapacity, ReplicaId, ReplicaSample, ReplicaState, RoutingSettings
 
 STALLED = ReplicaSample(taken_at=1.0, stalled=True)
 FAILED = Operation(
@@ -42,6 +42,12 @@ def capacity(kv_cache_tokens: int | None) -> ReplicaCapacity:
     [
         (model(view=view(replicas=(replica(1, sample=STALLED),))), "stalled", Level.FAULT, "e0/1 has requests"),
         (model(drained=frozenset({ReplicaId("e0", 1)})), "drained", Level.WARNING, "e0/1 was taken out by an operator"),
+        (
+            model(view=view(settings=RoutingSettings(affinity=False))),
+            "affinity_off",
+            Level.WARNING,
+            "affinity is off: conversations do not stay",
+        ),
         (model(operation=FAILED), "restart_failed", Level.WARNING, "e0 did not start: no GPU"),
         (
             model(view=view(spill_threshold_source="default")),

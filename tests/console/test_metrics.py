@@ -75,7 +75,11 @@ async def test_engines_that_were_launched_and_tested() -> None:
     well = msgspec.structs.replace(process(restarts=3), pins=pins)
     stalled = (replica(0, sample=ReplicaSample(taken_at=1.0, stalled=True)), replica(1, sample=None))
     made_up = snapshot(
-        model(engines=(well,), view=view(replicas=stalled), counters=counted(identity_derived=5).counters),
+        model(
+            engines=(well,),
+            view=view(replicas=stalled),
+            counters=counted(identity_derived=5, unread_prompts=4).counters,
+        ),
         ledger_trouble="the disk is full",
     )
     series = parsed(exposition(made_up))
@@ -89,6 +93,7 @@ async def test_engines_that_were_launched_and_tested() -> None:
     by_replica = {dict(of)["replica"]: v for (name, of), v in series.items() if name == "lmwarden_replica_stalled"}
     assert by_replica == {"e0/0": 1}
     assert series["lmwarden_ledger_trouble", ()] == 1
+    assert series["lmwarden_unread_prompts_total", ()] == 4
     assert series["lmwarden_requests_identified_total", (("by", "derived"), ("model", "org/model"))] == 5
 
 

@@ -6,6 +6,7 @@ the connection, which the kernel closes when the process ends. So a test waits f
 Behaviours, joined by ``+``:
 
 * ``crash``: say something on standard error and exit with status 3;
+* ``mute``: exit with status 0 at once, without a word;
 * ``serve``: listen on the port;
 * ``deaf``: ignore SIGTERM;
 * ``core``: start a child that ignores SIGTERM, holds the lock file ``FAKE_ENGINE_LOCK`` and exits with 7 if it is held;
@@ -66,6 +67,8 @@ def main() -> None:
         child("bare", sys.argv[2])
     wishes = behaviour.split("+")
     roll = os.environ["FAKE_ENGINE_ROLL"]
+    if "mute" in wishes:
+        sys.exit(0)
     sys.stderr.write(f"fake engine: {sys.argv[1:]}\n")
     if "crash" in wishes:
         connection = call_in("main", roll)

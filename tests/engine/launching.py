@@ -108,13 +108,16 @@ class News:
 
     def __init__(self) -> None:
         self.told: list[str] = []
+        self.wanted: bool | None = None
+        """Whether the latest end was."""
         self.ends: asyncio.Queue[str] = asyncio.Queue()
 
     def process_started(self, engine: str) -> None:
         self.told.append(f"started {engine}")
 
-    def process_ended(self, engine: str) -> None:
+    def process_ended(self, engine: str, *, wanted: bool) -> None:
         self.told.append(f"ended {engine}")
+        self.wanted = wanted
         self.ends.put_nowait(engine)
 
 

@@ -75,6 +75,11 @@ async def test_unhealthy(engine: FakeVllm, client: EngineClient) -> None:
         (200, "<html>", "answers, but is no vLLM server: its /v1/models is no list of models"),
         (200, '{"data": 3}', "answers, but is no vLLM server: its /v1/models is no list of models"),
         (200, "{}", "answers, but is no vLLM server: its /v1/models is no list of models"),
+        (
+            200,
+            '{"data":[{"id":"a","meta":' + "[" * 100_000 + "]" * 100_000 + "}]}",
+            "answers, but is no vLLM server: its /v1/models is no list of models",
+        ),
         (200, '{"data": []}', "/v1/models lists no model"),
         (404, "<html>", "answers, but is no vLLM server: /v1/models is 404 there"),
         (503, "", "/v1/models answers 503"),

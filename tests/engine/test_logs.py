@@ -76,6 +76,28 @@ def test_a_later_warden_reads_on_from_where_the_run_began(engine_log: EngineLog)
     assert engine_log.new_lines() == ["new run"]
 
 
+def test_a_flood_is_read_no_further_than_is_of_use(engine_log: EngineLog) -> None:
+    engine_log.path.write_bytes(b"x\n" * 100_000 + b"y" * 100_000 + b"\n")
+    lines = engine_log.new_lines()
+    assert len(lines) == 1000
+    assert lines[-1] == "y" * 300
+    assert engine_log.new_lines() == []
+
+
+def test_rotation_keeps_only_the_end_of_a_flood(engine_log: EngineLog) -> None:
+    engine_log.path.write_bytes(b"a" * 1_000_000 + b"b" * 100)
+    assert engine_log.rotate_if_large()
+    kept = engine_log.path.with_name("e0.log.1").read_bytes()
+    assert len(kept) < 300_000
+    assert kept.endswith(b"a" + b"b" * 100)
+
+
+def test_a_command_that_is_no_text_can_be_logged(engine_log: EngineLog) -> None:
+    descriptor, _ = engine_log.begin_run("starting /opt/\udcff/vllm")
+    os.close(descriptor)
+    assert "starting /opt/?/vllm" in engine_log.path.read_text()
+
+
 def test_tails(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"".join(b"line %d\n" % number for number in range(1000)) + b"\n\nlast")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.engine.fake_vllm import page
 
-from lmwarden.engine.metrics import MetricsError, parse
+from lmwarden.engine.metrics import MOST_LINES, MetricsError, parse
 
 OLD = """\
 vllm:num_requests_running{model_name="m"} 3.0
@@ -124,3 +126,49 @@ def test_other_pages_are_refused(text: str) -> None:
 def test_a_broken_line_is_an_error_of_ours_and_not_a_crash() -> None:
     with pytest.raises(MetricsError, match="text format"):
         parse(b'vllm:num_requests_running{engine="0"} many\n')
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'vllm:num_requests_running{engine="0',
+        'vllm:num_requests_running{engine="\\"} 1',
+        "vllm:num_requests_running 1e300",
+        "vllm:num_requests_running -1",
+        'vllm:num_requests_running{engine="0"} 1_0',
+    ],
+)
+def test_a_line_that_no_engine_can_mean_is_an_error_or_nothing(line: str) -> None:
+    with pytest.raises(MetricsError):
+        parse(line.encode())
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_damaged_page_is_read_or_refused(data: st.DataObject) -> None:
+    whole = bytearray(page(ranks=2).encode())
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, len(whole) - 1))
+        length = data.draw(st.integers(0, 9))
+        whole[at : at + length] = data.draw(st.sampled_from([b"", b'"', b"{", b"}", b",", b"=", b"\\", b"\n", b"\xff"]))
+    try:
+        metrics = parse(bytes(whole))
+    except MetricsError:
+        return
+    assert all(rank.running is None or 0 <= rank.running <= 2**53 for rank in metrics.ranks)
+
+
+def test_numbers_without_end_are_not_taken_for_numbers() -> None:
+    nines = "9" * 5000
+    info = f'vllm:cache_config_info{{engine="{nines}",kv_cache_size_tokens="{nines}"}} 1'
+    labelled = f'vllm:num_requests_running{{engine="{nines}"}} 2'
+    first = 'vllm:num_requests_running{engine="0"} 1'
+    metrics = parse("\n".join([info, labelled, first]).encode())
+    assert [rank.running for rank in metrics.ranks] == [1, 2]
+    assert metrics.ranks[1].kv_cache_tokens is None
+
+
+def test_a_flood_of_figures_is_refused_before_it_is_parsed() -> None:
+    line = 'vllm:num_requests_running{engine="0"} 1\n'
+    with pytest.raises(MetricsError, match="more than 32768 lines"):
+        parse((line * (MOST_LINES + 1)).encode())

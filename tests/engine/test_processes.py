@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -265,3 +267,33 @@ def test_uvloop_watches_as_well(children: Children) -> None:
     uvloop.run(watch())
     assert reap(process) == -signal.SIGKILL
     assert subprocess.run(["/bin/true"], check=False).returncode == 0
+
+
+async def test_too_many_open_files_do_not_pass_for_an_end(children: Children) -> None:
+    process = children.sleep()
+    with no_more_files():
+        looks: list[Callable[[], object]] = [
+            lambda: alive(process),
+            lambda: mark_of(process.pid),
+            lambda: family(process, children.mark),
+        ]
+        for look in looks:
+            with pytest.raises(OSError, match="Too many open files"):
+                look()
+        with pytest.raises(OSError, match="Too many open files"):
+            await wait_until_gone([process], PATIENCE_S)
+    assert alive(process)
+    assert family(process, children.mark) == [process]
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """No descriptor is to be had."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

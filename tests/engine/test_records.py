@@ -71,6 +71,13 @@ def test_a_torn_file_is_said(tmp_path: Path) -> None:
     assert [(line["log_level"], line["engine"]) for line in said] == [("warning", "e0")]
 
 
+@pytest.mark.parametrize("change", [{"port": 70_000}, {"port": 0}, {"argv_words": 0}, {"log_offset": -1}])
+def test_numbers_that_cannot_be_meant_make_it_none(tmp_path: Path, change: dict[str, int]) -> None:
+    records = EngineRecords(tmp_path)
+    records.save(msgspec.structs.replace(RECORD, **change))
+    assert records.load("e0") is None
+
+
 def test_a_record_under_another_name_is_none(tmp_path: Path) -> None:
     records = EngineRecords(tmp_path)
     records.save(RECORD)

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
+from lmwarden.engine import runs as module
 from lmwarden.engine.metrics import EngineMetrics, RankMetrics
 from lmwarden.engine.runs import EngineRuns
+
+
+@pytest.fixture(autouse=True)
+def same_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "token_hex", lambda size: "x")
 
 
 def figures(*prompt_tokens: int | None, boot_ids: tuple[str | None, ...] | None = None) -> EngineMetrics:
@@ -45,7 +53,7 @@ def test_without_names_counters_that_fall_begin_a_run() -> None:
     fallen = figures(20, 3)
     assert runs.changed(fallen)
     assert runs.begin(fallen.boot_ids, fallen)
-    assert runs.names == ("run-2", "run-2")
+    assert runs.names == ("run-x-2", "run-x-2")
 
 
 def test_without_names_counters_that_went_on_are_the_same_run_even_after_a_refusal() -> None:
@@ -54,7 +62,7 @@ def test_without_names_counters_that_went_on_are_the_same_run_even_after_a_refus
     runs.count(figures(10).ranks)
     runs.over()
     assert not runs.begin((None,), figures(12))
-    assert runs.names == ("run-1",)
+    assert runs.names == ("run-x-1",)
 
 
 def test_without_names_and_counters_only_a_known_end_ends_a_run() -> None:
@@ -64,4 +72,14 @@ def test_without_names_and_counters_only_a_known_end_ends_a_run() -> None:
     runs.over()
     assert runs.begin((None,), None)
     assert not runs.begin((None,), None)
-    assert runs.names == ("run-3",)
+    assert runs.names == ("run-x-3",)
+
+
+def test_two_wardens_never_give_the_same_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    names = set()
+    for _ in range(2):
+        runs = EngineRuns(1)
+        runs.begin((None,), None)
+        names.add(runs.names)
+    assert len(names) == 2

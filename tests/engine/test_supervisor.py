@@ -144,11 +144,18 @@ async def test_failed_starts_are_given_up_with_the_last_lines_and_a_restart_trie
     assert place.roll.called("main") == 6
 
 
+async def test_one_that_ends_without_a_word_has_no_last_words(place: Place) -> None:
+    launched = await place.begin("mute", settings(failed_after=1))
+    state = await launched.reaches(FAILED)
+    assert "it ended with exit status 0 before it was ready; the last lines" in state.detail
+    assert (state.exit_status, state.last_lines) == (0, ())
+
+
 async def test_a_program_that_is_not_there(place: Place) -> None:
     nowhere = msgspec.structs.replace(plan(place.roll, "serve"), head=("/nowhere/vllm",))
     launched = await place.make(nowhere, settings(failed_after=2)).begin()
     state = await launched.reaches(FAILED)
-    assert "it could not be started: No such file or directory" in state.detail
+    assert "it could not be started: No such file or directory (/nowhere/vllm)" in state.detail
     with pytest.raises(LaunchError, match="engine e0: it could not be started: No such file"):
         await launched.supervisor.restart()
     assert (await launched.reaches(FAILED)).restarts == 0

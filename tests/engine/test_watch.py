@@ -102,6 +102,14 @@ class Scene:
         )
         return self.watch
 
+    def launch(self) -> Process:
+        """Make it an engine of ours, whose process runs."""
+        self.process = process = Process()
+        self.make()
+        self.watch.expect()
+        process.ours = True
+        return process
+
     async def looks(self, count: int) -> list[str]:
         """So many looks; the news of all."""
         for _ in range(count):
@@ -113,6 +121,11 @@ class Scene:
 async def scene() -> AsyncIterator[Scene]:
     async with fake_vllm() as engine, aiohttp.ClientSession() as session:
         yield Scene(engine, session)
+
+
+@pytest.fixture(autouse=True)
+def same_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmwarden.engine.runs.token_hex", lambda size: "x")
 
 
 HEALTH = {"/health"}
@@ -255,10 +268,10 @@ async def test_without_a_start_time_fallen_counters_tell_a_restart(scene: Scene)
     for tokens in (1000, 1200):
         scene.engine.metrics = page(started=None, prompt_tokens=tokens)
         await scene.watch.look()
-    assert scene.sink.take() == ["up e0/0 run-1", "up e0/1 run-1"]
+    assert scene.sink.take() == ["up e0/0 run-x-1", "up e0/1 run-x-1"]
     scene.engine.metrics = page(started=None, prompt_tokens=50)
     await scene.watch.look()
-    assert scene.sink.take() == ["up e0/0 run-2", "up e0/1 run-2"]
+    assert scene.sink.take() == ["up e0/0 run-x-2", "up e0/1 run-x-2"]
 
 
 async def test_it_does_not_come_up_with_another_model_or_another_number_of_ranks(scene: Scene) -> None:
@@ -328,7 +341,7 @@ async def test_an_engine_that_comes_up_waits_a_little_for_its_figures(scene: Sce
 
 async def test_an_engine_whose_figures_never_work_comes_up_all_the_same(scene: Scene) -> None:
     scene.engine.metrics_status = 500
-    assert await scene.looks(3) == ["up e0/0 run-1", "up e0/1 run-1"]
+    assert await scene.looks(3) == ["up e0/0 run-x-1", "up e0/1 run-x-1"]
 
 
 async def test_ranks_have_boot_ids_of_their_own(scene: Scene) -> None:
@@ -368,24 +381,21 @@ async def test_what_it_says_of_itself_is_read_when_it_comes_up(scene: Scene) -> 
 
 
 async def test_a_process_that_ended_is_down_at_once(scene: Scene) -> None:
-    scene.process = Process()
-    scene.make()
-    scene.watch.expect()
-    scene.process.ours = True
+    process = scene.launch()
     scene.watch.process_started()
     await scene.watch.look()
     assert scene.sink.take() == ["up e0/0 ", "up e0/1 ", *DOWN, *UP]
-    assert scene.process.told == ["ready"]
+    assert process.told == ["ready"]
     scene.watch.process_ended()
     assert scene.sink.take() == [*DOWN, "lost e0"]
     scene.watch.process_ended()
-    scene.process.ours = False
+    process.ours = False
     assert await scene.looks(3) == []
     scene.watch.process_started()
-    scene.process.ours = True
+    process.ours = True
     scene.engine.metrics = page(started=2000.0)
     assert await scene.looks(2) == ["up e0/0 process-2000.000", "up e0/1 process-2000.000"]
-    assert scene.process.told == ["ready", "ready"]
+    assert process.told == ["ready", "ready"]
 
 
 async def test_a_new_process_without_a_boot_id_is_another_run(scene: Scene) -> None:
@@ -394,7 +404,7 @@ async def test_a_new_process_without_a_boot_id_is_another_run(scene: Scene) -> N
     scene.watch.process_ended()
     scene.watch.process_started()
     scene.sink.take()
-    assert await scene.looks(1) == ["up e0/0 run-2", "up e0/1 run-2"]
+    assert await scene.looks(1) == ["up e0/0 run-x-2", "up e0/1 run-x-2"]
 
 
 async def test_a_process_that_started_without_a_word_of_the_end_of_the_last(scene: Scene) -> None:
@@ -417,15 +427,40 @@ async def test_a_stranger_on_the_port_of_our_engine_is_not_spoken_to(scene: Scen
 async def test_a_start_of_our_own_engine_is_its_supervisors_to_tell(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scene.process = Process()
-    scene.make()
-    scene.watch.expect()
-    scene.process.ours = True
+    scene.launch()
     scene.sink.take()
     scene.engine.health_status = 503
     assert await scene.looks(4) == []
     assert scene.watch.state is EngineState.STARTING
     assert "engine is down" not in capsys.readouterr().out
+
+
+async def test_our_own_engine_that_answers_and_cannot_be_used_is_said_once(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.launch()
+    scene.watch.process_started()
+    scene.sink.take()
+    scene.engine.models = {"data": [{"id": "another"}]}
+    assert await scene.looks(3) == []
+    assert scene.watch.state is EngineState.STARTING
+    assert scene.watch.complaint is not None
+    assert "does not serve tiny (it serves another)" in scene.watch.complaint
+    assert capsys.readouterr().out.count("engine answers, but is not ready") == 1
+    scene.watch.process_ended()
+    scene.watch.process_started()
+    assert scene.watch.complaint is None
+
+
+@pytest.mark.parametrize(("wanted", "level"), [(True, "[info"), (False, "[warning")])
+async def test_only_an_end_that_nobody_wanted_is_warned_of(
+    scene: Scene, capsys: pytest.CaptureFixture[str], wanted: bool, level: str
+) -> None:
+    await scene.watch.look()
+    capsys.readouterr()
+    scene.watch.process_ended(wanted=wanted)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "engine is down" in line]
+    assert level in line
 
 
 async def test_a_look_that_began_before_the_process_ended_is_worth_nothing(scene: Scene) -> None:
@@ -469,7 +504,7 @@ async def test_untested_pins_say_so(scene: Scene) -> None:
 async def test_without_metrics_it_serves_and_has_no_figures(scene: Scene) -> None:
     scene.engine.metrics_status = 404
     await scene.watch.look()
-    assert scene.sink.take() == ["up e0/0 run-1", "up e0/1 run-1"]
+    assert scene.sink.take() == ["up e0/0 run-x-1", "up e0/1 run-x-1"]
     assert scene.sink.samples == {}
     assert scene.watch.scraped_at is None
 

@@ -20,11 +20,14 @@ import uvloop
 from tests.stub_engine import StubEngine
 
 from lmwarden.gateway import Gateway, GatewaySettings, ServedModel
+from lmwarden.gateway.prefix_watch import PrefixWatch
 from lmwarden.types import (
     Action,
+    ConversationView,
     Decision,
     Dispatch,
     EngineEndpoint,
+    Grounds,
     Home,
     HomeChanges,
     KeyIdentity,
@@ -68,6 +71,8 @@ class ScriptedRouter:
         self.retried: set[Ticket] = set()
         self.first_bytes: list[Ticket] = []
         self.ends: dict[Ticket, tuple[Outcome, Usage | None]] = {}
+        self.found: dict[Ticket, Grounds] = {}
+        """What a decision was made on, where a test says it."""
         self.deadline: float | None = None
         self.at_tick: list[Action] = []
 
@@ -168,6 +173,12 @@ class ScriptedRouter:
 
     def explain(self, ticket: Ticket) -> Any:
         raise KeyError(ticket)
+
+    def grounds(self, ticket: Ticket) -> Grounds | None:
+        return self.found.get(ticket)
+
+    def conversations(self, now: float, most: int) -> Sequence[ConversationView]:
+        return ()
 
 
 class Keys:
@@ -364,6 +375,7 @@ def make_scene() -> SceneMaker:
         aliases: Sequence[str] = (),
         tls: ssl.SSLContext | None = None,
         ports: Sequence[int] = (),
+        prefixes: PrefixWatch | None = None,
         **settings: Any,
     ) -> AsyncIterator[Scene]:
         async with AsyncExitStack() as stack:
@@ -389,7 +401,7 @@ def make_scene() -> SceneMaker:
                 aliases=aliases,
                 max_model_len=4096,
             )
-            gateway = Gateway([served], Keys(required), rows, GatewaySettings(**settings))
+            gateway = Gateway([served], Keys(required), rows, GatewaySettings(**settings), prefixes=prefixes)
             await gateway.start("127.0.0.1", 0, ssl=tls)
             scene = Scene(gateway, stubs, router, rows)
             try:

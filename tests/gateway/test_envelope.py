@@ -71,3 +71,10 @@ def test_what_was_never_sent_is_not_said_to_have_been() -> None:
     never, sent = (refusal(RefuseReason.RETRY_EXHAUSTED, 5, Api.OPENAI, sent=sent).message for sent in (False, True))
     assert "sent" not in never
     assert never != sent
+
+
+def test_a_wrong_key_is_not_worth_another_try() -> None:
+    """Else Claude Code asks ten times, for three minutes, before it shows the message."""
+    for problem in (envelope.NO_KEY, envelope.UNKNOWN_KEY, envelope.TWO_KEYS):
+        assert b"\r\nx-should-retry: false\r\n" in envelope.render(problem, Api.ANTHROPIC, close=False)
+    assert b"x-should-retry" not in envelope.render(envelope.DRAINING, Api.ANTHROPIC, close=False)

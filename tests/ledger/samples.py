@@ -6,14 +6,20 @@ import time
 from typing import Any
 
 from lmwarden.config import StorageConfig
-from lmwarden.types import Decision, Home, HomeChanges, Outcome, ReplicaId, RequestRecord
+from lmwarden.types import CandidateScore, Decision, Home, HomeChanges, Outcome, ReplicaId, RequestRecord
 
 LIMIT_S = 20.0
 """Longer than anything takes on a busy machine."""
 
 
 def settings(**changes: Any) -> StorageConfig:
-    values: dict[str, Any] = {"retention_days": 30.0, "max_rows": 3_000_000, "max_queued_rows": 20_000}
+    values: dict[str, Any] = {
+        "retention_days": 30.0,
+        "max_rows": 3_000_000,
+        "max_queued_rows": 20_000,
+        "history_days": 7.0,
+        "history_max_bytes": 1 << 28,
+    }
     return StorageConfig(**(values | changes))
 
 
@@ -40,6 +46,15 @@ def record(**changes: Any) -> RequestRecord:
         "finish_reason": "end_turn",
     }
     return RequestRecord(**(values | changes))
+
+
+def compared(replica: str, **changes: Any) -> CandidateScore:
+    """One replica as a placement saw it."""
+    values: dict[str, Any] = {
+        "replica": ReplicaId.parse(replica), "score": 1.5, "in_flight": 1, "warm": 0.25, "conversations": 2,
+        "live_share": 1.0, "kv_used_ratio": None, "held_ratio": None, "other": 0.0,
+    }  # fmt: skip
+    return CandidateScore(**(values | changes))
 
 
 def home(number: int, **changes: Any) -> Home:

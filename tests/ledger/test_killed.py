@@ -8,11 +8,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tests.ledger.samples import home, settings
 
 from lmwarden.ledger import schema
+from lmwarden.ledger.history import Question
 from lmwarden.ledger.ledger import FILE, Ledger
 
 KILLS = 20
@@ -44,6 +46,9 @@ def test_killed_at_any_moment_the_file_is_sound_and_complete(tmp_path: Path) -> 
     assert {row.conversation for row in ledger.load_homes("m", 100.0)} == {
         home(number).conversation for number in range(written)
     }
+    now = time.time()
+    totals = ledger.history.stretch(Question(begin_s=now - 3600, end_s=now), now).totals
+    assert (totals.ok, totals.cached_tokens + totals.computed_tokens) == (written, written * (written - 1))
     ledger.stop()
 
 

@@ -7,14 +7,15 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.ledger.samples import LIMIT_S, changed, forgotten, home, record, settings
+from tests.ledger.samples import LIMIT_S, changed, compared, forgotten, home, record, settings
 
 from lmwarden.ledger import schema
 from lmwarden.ledger.ledger import FILE, HOME_KEPT_S, Ledger
 from lmwarden.routing.conversations import DORMANT_S
-from lmwarden.types import HomeChanges, Outcome
+from lmwarden.types import HomeChanges, Outcome, PrefixChange
 
 
 @pytest.fixture
@@ -26,7 +27,21 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def test_rows_come_back_as_they_went_in_newest_first(ledger: Ledger) -> None:
-    full = record()
+    full = record(
+        conversation_key=b"k" * 16,
+        parent=b"p" * 16,
+        client="claude-code",
+        kind="subagent",
+        body_bytes=50_000,
+        why="least_loaded",
+        home="e0/1",
+        home_in_flight=3,
+        spill_threshold=8,
+        candidates=(compared("e0/0"), compared("e0/1", kv_used_ratio=0.5)),
+        prefix_change=PrefixChange.COMPACTION,
+        prefix_shared_ratio=0.25,
+        recomputed_tokens=7,
+    )
     bare = record(
         key_name=None, conversation=None, decision=None, replica=None, outcome=Outcome.REFUSED, first_byte_s=None,
         prompt_tokens=None, cached_tokens=None, completion_tokens=None, finish_reason=None, derived=True,
@@ -359,3 +374,28 @@ class TestDamage:
         assert ledger.flush(LIMIT_S)
         assert not list(tmp_path.glob("*damaged*"))
         assert len(ledger.recent()) == 2
+
+
+class TestWhatNoDiskWouldTake:
+    """A mistake of ours in one row must not hold up what follows it."""
+
+    @pytest.mark.parametrize(
+        "wrong", [{"key_name": "\ud800"}, {"status": 2**70}, {"duration_s": float("nan")}, {"decision": object()}]
+    )
+    def test_a_row_is_lost_and_counted_and_the_writer_goes_on(self, ledger: Ledger, wrong: dict[str, Any]) -> None:
+        ledger.record(record(**wrong))
+        ledger.save_homes("m", changed(home(1)), 0.0, time.time())
+        assert ledger.flush(LIMIT_S)
+        ledger.record(record(status=201))
+        assert ledger.flush(LIMIT_S)
+        assert [row.status for row in ledger.recent()] == [201]
+        assert len(ledger.load_homes("m", 0.0)) == 1
+        assert (ledger.trouble, ledger.dropped_rows) == (None, 1)
+
+    def test_a_home_is_lost_and_the_writer_goes_on(self, ledger: Ledger) -> None:
+        ledger.save_homes("m", changed(home(1, boot_id="\ud800")), 0.0, time.time())
+        assert ledger.flush(LIMIT_S)
+        ledger.save_homes("m", changed(home(2)), 0.0, time.time())
+        assert ledger.flush(LIMIT_S)
+        assert [kept.conversation for kept in ledger.load_homes("m", 0.0)] == [home(2).conversation]
+        assert ledger.trouble is None

@@ -13,7 +13,7 @@ from tests.ledger.samples import LIMIT_S, changed, home, record, settings
 
 from lmwarden.ledger import schema
 from lmwarden.ledger.ledger import FILE, Ledger
-from lmwarden.types import RequestRecord
+from lmwarden.types import PrefixChange, RequestRecord
 
 VERSION_1 = """
 CREATE TABLE IF NOT EXISTS requests (
@@ -28,13 +28,33 @@ CREATE INDEX IF NOT EXISTS requests_by_time ON requests (finished_at);
 """
 """As version 1 wrote it."""
 
+VERSION_2 = (
+    VERSION_1
+    + """
+CREATE TABLE IF NOT EXISTS homes (
+    model TEXT NOT NULL, conversation BLOB NOT NULL, replica TEXT NOT NULL, boot_id TEXT NOT NULL,
+    context_tokens INTEGER NOT NULL, last_used REAL NOT NULL,
+    PRIMARY KEY (model, conversation)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS settings (
+    model TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, configured TEXT NOT NULL,
+    PRIMARY KEY (model, key)
+) STRICT, WITHOUT ROWID;
+"""
+)
 
-def old_file(path: Path, kept: RequestRecord) -> None:
+OLD_FIELDS = schema.FIELDS[: schema.FIELDS.index("conversation_key")]
+"""The columns of both."""
+
+
+def old_file(path: Path, kept: RequestRecord, version: int = 1) -> None:
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.executescript(VERSION_1)
-    connection.execute("PRAGMA user_version = 1")
-    connection.execute(schema.INSERT, schema.to_row(kept))
+    connection.executescript(VERSION_1 if version == 1 else VERSION_2)
+    connection.execute(f"PRAGMA user_version = {version}")
+    places = ", ".join("?" * len(OLD_FIELDS))
+    row = schema.to_row(kept)[: len(OLD_FIELDS)]
+    connection.execute(f"INSERT INTO requests ({', '.join(OLD_FIELDS)}) VALUES ({places})", row)
     connection.commit()
     connection.close()
 
@@ -47,19 +67,22 @@ def version(path: Path) -> int:
         connection.close()
 
 
-def test_a_file_of_version_1_is_brought_up_and_keeps_its_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("old", [1, 2])
+def test_a_file_of_an_earlier_version_is_brought_up_and_keeps_its_rows(old: int, tmp_path: Path) -> None:
     kept = record(status=418)
-    old_file(tmp_path / FILE, kept)
+    old_file(tmp_path / FILE, kept, old)
     ledger = Ledger(tmp_path, settings())
     ledger.start()
     assert ledger.trouble is None
     assert ledger.load_homes("m", 0.0) == []
     ledger.save_homes("m", changed(home(1)), 100.0, time.time())
+    new = record(conversation_key=b"k" * 16, prefix_change=PrefixChange.EVICTED)
+    ledger.record(new)
     assert ledger.flush(LIMIT_S)
-    assert ledger.recent() == [kept]
+    assert ledger.recent() == [new, kept]
     assert len(ledger.load_homes("m", 100.0)) == 1
     ledger.stop()
-    assert version(tmp_path / FILE) == schema.SCHEMA_VERSION == 2
+    assert version(tmp_path / FILE) == schema.SCHEMA_VERSION == 3
 
 
 def test_the_change_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +98,7 @@ def test_the_change_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     assert tables == {"requests"}
 
 
-@pytest.mark.parametrize("other", [3, 99, -1])
+@pytest.mark.parametrize("other", [4, 99, -1])
 def test_another_version_is_not_touched(tmp_path: Path, other: int) -> None:
     path = tmp_path / FILE
     connection = sqlite3.connect(path)
@@ -83,7 +106,7 @@ def test_another_version_is_not_touched(tmp_path: Path, other: int) -> None:
     connection.commit()
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(schema.LedgerError, match=f"schema {other}, and this version of LM Warden writes 2"):
+    with pytest.raises(schema.LedgerError, match=f"schema {other}, and this version of LM Warden writes 3"):
         schema.connect(str(path), timeout_s=1.0)
     assert path.read_bytes() == before
 
@@ -96,10 +119,27 @@ def test_opened_again_nothing_is_written(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+def test_a_file_that_was_brought_up_has_the_columns_of_a_new_one(tmp_path: Path) -> None:
+    old_file(tmp_path / "old", record())
+    columns = []
+    for name in ("old", "new"):
+        connection = schema.connect(str(tmp_path / name), timeout_s=1.0)
+        columns.append([row[1:] for row in connection.execute("PRAGMA table_info(requests)")])
+        connection.close()
+    assert columns[0] == columns[1]
+    assert [name for name, *_ in columns[0]] == ["id", *schema.FIELDS]
+
+
 @given(st.integers() | st.none(), st.text(max_size=80))
 def test_whatever_an_engine_reports_the_writer_lives(tokens: int | None, reason: str) -> None:
     row = schema.to_row(
-        record(prompt_tokens=tokens, cached_tokens=tokens, completion_tokens=tokens, finish_reason=reason)
+        record(
+            prompt_tokens=tokens,
+            cached_tokens=tokens,
+            completion_tokens=tokens,
+            recomputed_tokens=tokens,
+            finish_reason=reason,
+        )
     )
     connection = sqlite3.connect(":memory:")
     for statement in schema.CREATE:

@@ -187,11 +187,25 @@ class TestSharedConstants:
         driver = Driver()
         home = driver.turn("a", opening=key("A"))[1]
         assert driver.turn("a", opening=key("B")) == ("sticky", home)
-        decision, elsewhere = driver.turn("a", opening=key("A"))  # back again: taken for two clients
+        # A is back again: taken for two clients, of whom the one that comes back keeps the home.
+        assert driver.turn("a", opening=key("A")) == ("sticky", home)
+        decision, elsewhere = driver.turn("a", opening=key("B"))
         assert decision == "placed"
         for _ in range(3):
-            assert driver.turn("a", opening=key("B")) == ("sticky", home)
-            assert driver.turn("a", opening=key("A")) == ("sticky", elsewhere)
+            assert driver.turn("a", opening=key("B")) == ("sticky", elsewhere)
+            assert driver.turn("a", opening=key("A")) == ("sticky", home)
+
+    @pytest.mark.parametrize("title_is_open", [True, False])
+    def test_a_title_call_in_between_does_not_take_the_conversations_home(self, title_is_open: bool) -> None:
+        driver = Driver()
+        home = driver.turn("a", opening=key("main"))[1]
+        title = driver.offer("a", opening=key("title"))
+        if not title_is_open:
+            driver.finish(title)
+        assert driver.turn("a", opening=key("main")) == ("sticky", home)
+        if title_is_open:
+            driver.finish(title)
+        assert driver.turn("a", opening=key("main")) == ("sticky", home)
 
     def test_an_opening_that_was_not_looked_at_is_not_compared_with(self) -> None:
         driver = Driver()

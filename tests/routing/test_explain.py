@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.routing.driver import Driver
+from tests.routing.driver import Driver, key
 
-from lmwarden.routing.explain import Choice, Why, explanation
+from lmwarden.routing.explain import CODES, MOST_CANDIDATES, Choice, Why, explanation
 from lmwarden.types import Decision, Outcome, ReplicaId, RoutingSettings
 
 
@@ -128,3 +128,60 @@ def test_the_documented_example() -> None:
     driver.turn("new")  # home again: else its new home would be where it spilled
     driver.down("e0/2")
     assert driver.explain(driver.offer("new")).reason in text
+
+
+def test_the_books_get_the_numbers_of_a_decision_without_its_sentence() -> None:
+    driver = Driver()
+    placed = driver.router.grounds(driver.offer("a"))
+    assert placed is not None
+    assert (placed.conversation, placed.why, placed.home, placed.home_in_flight) == (
+        key("a"),
+        "least_loaded",
+        None,
+        None,
+    )
+    assert placed.candidates is not None
+    assert [candidate.score for candidate in placed.candidates] == sorted(score.score for score in placed.candidates)
+    home = driver.went[1]
+    driver.hold(home, 2)
+    sticky = driver.router.grounds(driver.offer("a"))
+    assert sticky == (key("a"), "not_above", home, 3, 8, None)
+
+
+def test_of_many_candidates_the_books_get_the_least_loaded() -> None:
+    driver = Driver({"e0": 3 * MOST_CANDIDATES})
+    ticket = driver.offer("a")
+    found = driver.router.grounds(ticket)
+    assert found is not None and found.candidates is not None
+    assert len(found.candidates) == MOST_CANDIDATES
+    assert str(found.candidates[0].replica) == driver.went[1]
+    assert found.candidates[0] in driver.explain(ticket).candidates
+
+
+def test_a_request_of_no_conversation_leaves_no_candidates_in_the_books() -> None:
+    driver = Driver()
+    found = driver.router.grounds(driver.offer(None))
+    assert found == (None, "least_loaded", None, None, 8, None)
+
+
+def test_a_closed_ticket_has_no_grounds() -> None:
+    driver = Driver()
+    ticket = driver.offer("a")
+    driver.finish(ticket)
+    assert driver.router.grounds(ticket) is None
+
+
+def test_a_shared_id_is_booked_under_the_conversation_that_it_was_split_into() -> None:
+    driver = Driver()
+    for opening in (b"x", b"y", b"x", b"y"):
+        ticket = driver.offer("constant", opening=opening * 16)
+        found = driver.router.grounds(ticket)
+        driver.finish(ticket)
+    assert found is not None and found.conversation is not None
+    assert found.conversation != key("constant")
+    assert found.conversation in [view.key for view in driver.router.conversations(driver.now, 10)]
+
+
+def test_every_reason_has_a_code() -> None:
+    assert len(set(CODES.values())) == len(Why)
+    assert CODES[Why.NOT_YET_BACK] == "not_yet_back"

@@ -159,6 +159,20 @@ class TestAgents:
         assert who(x_session_id=S1, x_claude_code_agent_id="a1").parent is None
 
 
+    def test_codex_threads(self) -> None:
+        main = who(session_id=S1, thread_id=S1)
+        assert main == who(session_id=S1)
+        assert main.parent is None
+        agent = who(session_id=S1, thread_id="thread-2", x_codex_parent_thread_id=S1)
+        assert agent.conversation not in (None, main.conversation)
+        assert agent.parent == main.conversation
+        nested = who(session_id=S1, thread_id="thread-3", x_codex_parent_thread_id="thread-2")
+        assert nested.parent == agent.conversation
+        orphan = who(session_id=S1, thread_id="thread-4")
+        assert orphan.parent == main.conversation
+        assert who(thread_id="thread-2").source == "opening"
+
+
 class TestAuxiliary:
     TITLE: dict[str, Any] = {**HELLO, "tools": [], "output_config": {"format": {"type": "json_schema"}}}  # noqa: RUF012
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from tests.routing.driver import Driver, key
 
-from lmwarden.routing.placement import compare, handicap, rendezvous
+from lmwarden.routing.placement import compare, rendezvous
 from lmwarden.routing.replicas import Fleet, Weights
 from lmwarden.routing.router import Router
 from lmwarden.types import CandidateScore, ReplicaCapacity, ReplicaId, ReplicaSample, RoutingSettings
@@ -272,26 +272,57 @@ class TestHash:
         assert all(after[k] is before[k] for k in keys if before[k] is not replicas[4])
 
 
-def test_handicap_is_what_is_missing_to_what_the_others_hold() -> None:
-    fleet = fleet_of(3)
-    replicas = list(fleet)
-    replicas[0].conversations, replicas[1].conversations = 4, 2
-    fleet.live_conversations = 6
-    each = Weights().live / 2
-    assert handicap(replicas[2], fleet, 0.0) == pytest.approx(3 * each)
-    assert handicap(replicas[0], fleet, 0.0) == 0.0
-    replicas[2].draining = True
-    fleet.changed()
-    assert handicap(replicas[2], fleet, 0.0) == 0.0
-    single = fleet_of(1)
-    assert handicap(single.ready[0], single, 0.0) == 0.0
+class TestRamp:
+    """A replica that came back empty."""
 
+    def test_it_is_scored_like_the_others_at_first_and_then_less_and_less(self) -> None:
+        driver = Driver({"e0": 1, "e1": 1, "e2": 1})
+        for number in range(30):
+            driver.turn(f"c{number}")
+        driver.up("e2/0", "boot2")
 
-def test_requests_in_flight_elsewhere_are_no_handicap() -> None:
-    fleet = fleet_of(3)
-    replicas = list(fleet)
-    replicas[0].in_flight, replicas[1].in_flight = 40, 60
-    assert handicap(replicas[2], fleet, 0.0) == 0.0
+        def scores() -> list[float]:
+            ticket = driver.offer(f"probe-{driver.now}")
+            candidates = {str(one.replica): one.score for one in driver.explain(ticket).candidates}
+            driver.finish(ticket)
+            return [candidates[name] for name in ("e0/0", "e1/0", "e2/0")]
+
+        first, second, returned = scores()
+        assert returned == pytest.approx((first + second) / 2)
+        driver.later(30.0)
+        first, second, returned = scores()
+        assert 0.3 < returned / ((first + second) / 2) < 0.8
+        driver.later(31.0)
+        first, second, returned = scores()
+        assert returned < 0.3 * (first + second) / 2
+
+    @pytest.mark.parametrize("streams_end", [True, False])
+    def test_it_fills_gradually_whether_the_others_are_busy_or_just_were(self, streams_end: bool) -> None:
+        driver = Driver({"e0": 1, "e1": 1, "e2": 1})
+        streams = [driver.offer(f"stream-{number}") for number in range(60)]
+        driver.up("e2/0", "boot2")
+        if not streams_end:
+            # They have twenty requests each in flight, and it has none: then it is simply the least loaded one.
+            streams.append(driver.offer("new"))
+            assert driver.went == ("placed", "e2/0")
+        for ticket in streams:
+            driver.finish(ticket)
+        if not streams_end:
+            return
+        went = [driver.turn(f"new-{number}")[1] for number in range(30)]
+        assert 0 < sum(str(replica) == "e2/0" for replica in went) <= 15
+
+    def test_of_two_the_others_are_the_measure_and_without_others_there_is_none(self) -> None:
+        driver = Driver({"e0": 1, "e1": 1, "e2": 1})
+        for number in range(30):
+            driver.turn(f"c{number}")
+        driver.up("e1/0", "boot2")
+        driver.up("e2/0", "boot2")
+        scores = {str(one.replica): one.score for one in driver.explain(driver.offer("new")).candidates}
+        assert scores["e1/0"] == pytest.approx(scores["e0/0"]) == scores["e2/0"]
+        driver.up("e0/0", "boot2")
+        scores = {str(one.replica): one.score for one in driver.explain(driver.offer("newer")).candidates}
+        assert scores["e0/0"] <= 1
 
 
 def test_score_of_a_replica_that_was_no_candidate() -> None:

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lmwarden.routing.engine_balancer import EngineBalancer
 from lmwarden.simulation.driver import EngineDriver, Stream
-from lmwarden.simulation.engine import SimulatedEngine
+from lmwarden.simulation.engine import ApiServers, SimulatedEngine
 from lmwarden.simulation.hardware import load_profile
 from lmwarden.simulation.metrics import EngineMetrics
 from lmwarden.simulation.scheduler import EngineRequest, SchedulerLimits
@@ -22,7 +21,7 @@ class Bench:
     """An engine of one rank under a driver."""
 
     def __init__(self, speed: float) -> None:
-        self.engine = SimulatedEngine(load_profile("tiny-cpu"), SchedulerLimits(), 1, EngineBalancer("0.26"))
+        self.engine = SimulatedEngine(load_profile("tiny-cpu"), SchedulerLimits(), 1, ApiServers("0.26", 1, 1))
         self.metrics = EngineMetrics(self.engine, "m")
         self.driver = EngineDriver(self.engine, self.metrics, speed)
 

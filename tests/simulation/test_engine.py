@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from lmwarden.routing.engine_balancer import EngineBalancer, RankLoad
+from lmwarden.routing.engine_balancer import RankLoad
 from lmwarden.simulation.engine import ApiServers, Balancer, SimulatedEngine
 from lmwarden.simulation.hardware import HardwareProfile
 from lmwarden.simulation.scheduler import EngineRequest, SchedulerLimits
@@ -36,13 +36,16 @@ class Recorder:
     def __init__(self) -> None:
         self.seen: list[list[RankLoad]] = []
 
-    def choose(self, loads: Sequence[RankLoad]) -> int:
+    def choose(self, request: EngineRequest, loads: Sequence[RankLoad]) -> int:
         self.seen.append(list(loads))
         return len(loads) - 1
 
+    def ended(self, request: EngineRequest) -> None:
+        pass
+
 
 def engine(balancer: Balancer | None = None, ranks: int = 2) -> SimulatedEngine:
-    return SimulatedEngine(ONE_SECOND_STEPS, LIMITS, ranks, balancer or EngineBalancer("0.26"))
+    return SimulatedEngine(ONE_SECOND_STEPS, LIMITS, ranks, balancer or ApiServers("0.26", 1, ranks))
 
 
 def request(output_tokens: int = 1, prompt_tokens: int = 4) -> EngineRequest:
@@ -136,18 +139,46 @@ def test_the_balancer_sees_old_counts_its_own_picks_and_exact_flights() -> None:
     assert last[-1].kv_used_ratio == pytest.approx(1 / 99)
 
 
+def test_a_request_that_has_just_ended_is_still_counted_in_the_snapshot() -> None:
+    recorder = Recorder()
+    it = engine(recorder)
+    it.submit(request(1), 0.0, 1)
+    it.advance(1.0)
+    it.submit(request(1), 1.04)  # the snapshot of 1.0 was taken before the step ended
+    it.submit(request(1), 1.11)
+    running = [loads[1].running for loads in recorder.seen]
+    assert running == [1, 1]
+    it.advance(9.0)
+    it.submit(request(1), 9.0)
+    assert recorder.seen[-1][1].running == 0
+
+
+def test_each_api_server_counts_its_own_requests_for_all() -> None:
+    balancer, idle = ApiServers("0.27", 2, 2, seed=3), [RankLoad(0, 0, 0, 0.0)] * 2
+    it = engine(balancer)
+    asked = [request(50) for _ in range(40)]
+    ranks = [it.submit(one, 0.0) for one in asked]
+    assert 15 <= sum(ranks) <= 25
+    for one in asked:
+        it.abort(one)
+    # Nothing is counted any more: both servers begin where their rotations stand.
+    assert {balancer.choose(request(), idle) for _ in range(8)} == {0, 1}
+    with pytest.raises(ValueError, match="never fits"):
+        it.submit(request(2000), 0.0)
+
+
 def test_one_blind_api_server_rotates() -> None:
     balancer = ApiServers("0.26", 1, 4)
     idle = [RankLoad(0, 0, 0, 0.0)] * 4
-    assert [balancer.choose(idle) for _ in range(6)] == [0, 1, 2, 3, 0, 1]
+    assert [balancer.choose(request(), idle) for _ in range(6)] == [0, 1, 2, 3, 0, 1]
 
 
 def test_several_api_servers_spread_evenly_but_in_no_order() -> None:
     idle = [RankLoad(0, 0, 0, 0.0)] * 4
-    picks = [ApiServers("0.26", 4, 4, seed).choose(idle) for seed in range(400)]
+    picks = [ApiServers("0.26", 4, 4, seed).choose(request(), idle) for seed in range(400)]
     assert all(60 < picks.count(rank) < 140 for rank in range(4))
     balancer = ApiServers("0.26", 4, 4, seed=1)
-    order = [balancer.choose(idle) for _ in range(400)]
+    order = [balancer.choose(request(), idle) for _ in range(400)]
     assert all(80 < order.count(rank) < 120 for rank in range(4))
     assert order[:8] != [0, 1, 2, 3, 0, 1, 2, 3]
 
@@ -155,7 +186,8 @@ def test_several_api_servers_spread_evenly_but_in_no_order() -> None:
 def test_a_sighted_balancer_sees_the_right_rank_from_every_api_server() -> None:
     loads = [RankLoad(5, 5, 0, 0.0), RankLoad(5, 5, 0, 0.0), RankLoad(0, 0, 0, 0.0), RankLoad(5, 5, 0, 0.0)]
     balancer = ApiServers("0.27", 4, 4)
-    assert {balancer.choose(loads) for _ in range(40)} == {2}
+    picks = [balancer.choose(request(), loads) for _ in range(4)]
+    assert set(picks) == {2}
 
 
 @pytest.mark.parametrize("build", [lambda: engine(ranks=0), lambda: ApiServers("0.26", 0, 4)])

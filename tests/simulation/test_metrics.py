@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lmwarden.routing.engine_balancer import EngineBalancer
-from lmwarden.simulation.engine import SimulatedEngine
+from lmwarden.simulation.engine import ApiServers, SimulatedEngine
 from lmwarden.simulation.hardware import load_profile
 from lmwarden.simulation.metrics import EngineMetrics, Histogram
 from lmwarden.simulation.scheduler import EngineRequest, SchedulerLimits
@@ -41,7 +40,9 @@ def samples(page: str) -> dict[tuple[str, str, str], float]:
 
 def played(*, ranks: int = 2) -> tuple[SimulatedEngine, EngineMetrics]:
     """An engine whose rank 1 answered the same 40-token prompt twice, 3 tokens each."""
-    engine = SimulatedEngine(load_profile("tiny-cpu"), SchedulerLimits(num_blocks=50), ranks, EngineBalancer("0.26"))
+    engine = SimulatedEngine(
+        load_profile("tiny-cpu"), SchedulerLimits(num_blocks=50), ranks, ApiServers("0.26", 1, ranks)
+    )
     metrics = EngineMetrics(engine, 'a "model"')
     for start in (0.0, 10.0):
         engine.submit(EngineRequest(range(50), 40, 3, start), start, 1)

@@ -406,7 +406,8 @@ def test_the_router_learns_how_an_answer_ended() -> None:
 
 
 def test_in_the_open_loop_sessions_start_when_they_come() -> None:
-    gaps = iter([1.0, 0.5, 0.5, *[1000.0] * 9])
-    result = new_host().play(Workload(), VirtualLevel(arrival_gaps_s=gaps, seconds=60.0))
-    assert [record.sent_s for record in result.records if record.turn == 0] == [1.0, 1.5, 2.0]
+    host = new_host()
+    host.rest(100.0)
+    result = host.play(Workload(), VirtualLevel(starts_s=iter([1.0, 1.5, 2.0]), seconds=60.0))
+    assert [record.sent_s for record in result.records if record.turn == 0] == [101.0, 101.5, 102.0]
     assert len(result.sessions) == 3

@@ -66,9 +66,11 @@ async def play(http: aiohttp.ClientSession, url: str, trace: Trace) -> list[int]
 async def test_a_recorded_run_is_replayed_with_the_same_hits(recorded: bool, tmp_path: Path) -> None:
     record = Flag("--record", ("ledger", "record_traces"), recorded)
     async with aiohttp.ClientSession() as http:
-        async with serving(engine()) as simulated:
-            async with running(config(tmp_path, simulated, more=[record], max_num_seqs=32)) as warden:
-                original = await converse(http, warden.client_url, turns=5)
+        async with (
+            serving(engine()) as simulated,
+            running(config(tmp_path, simulated, more=[record], max_num_seqs=32)) as warden,
+        ):
+            original = await converse(http, warden.client_url, turns=5)
         if not recorded:
             assert not (tmp_path / FOLDER).exists()
             return

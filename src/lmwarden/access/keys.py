@@ -21,7 +21,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from lmwarden.access.secrets import StorageError, write_private
+from lmwarden.access.secrets import StorageError
+from lmwarden.files import write_private
 from lmwarden.types import KeyIdentity
 
 log = structlog.get_logger("lmwarden.access")

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from lmwarden.files import write_private
+
 _FILE = "secret"
 _SIZE_BYTES = 32
 
@@ -76,25 +78,6 @@ def load_secrets(data_dir: Path, place: str = "--data-dir") -> InstallationSecre
     if len(root) != _SIZE_BYTES:
         raise StorageError(f"{path}: must hold {_SIZE_BYTES} bytes, not {len(root)}; restore it or delete it")
     return InstallationSecrets(_derive(root, b"lmw-identity"), _derive(root, b"lmw-api-keys"))
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Replace a file in one step; mode 0600 from its first moment on.
-
-    Raises:
-        OSError: as the system says.
-    """
-    beside = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
 
 
 def _create(path: Path) -> bytes:

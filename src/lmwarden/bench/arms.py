@@ -2,7 +2,7 @@
 
 ``off`` is vLLM's own balancer, ``hash`` a home by a hash of the session with spill, ``on`` LM Warden's
 placement. ``as-is`` measures whatever runs, without a console. An arm is allowed here or nowhere:
-``on+admission`` becomes one by an entry in ``_SETTINGS``.
+``on+admission`` is LM Warden with its waiting room, in virtual time only: the console cannot switch that on yet.
 """
 
 from __future__ import annotations
@@ -19,19 +19,25 @@ _SETTINGS: dict[str, dict[str, bool | str]] = {
     "hash": {"affinity": True, "placement": "hash"},
     "on": {"affinity": True, "placement": "least-loaded"},
 }
-_NOT_YET = {"on+admission": "the waiting room is not in this version"}
+ADMISSION = "on+admission"
 
 
-def parse_arms(text: str) -> list[str]:
+def parse_arms(text: str, *, virtual: bool = False) -> list[str]:
     """Read a comma-separated list of arms.
 
+    Args:
+        text: as given.
+        virtual: they are played in virtual time.
+
     Raises:
-        PlanError: it is empty, or an arm is unknown, repeated or not in this version.
+        PlanError: it is empty, or an arm is unknown, repeated or not to be had there.
     """
     arms = [arm.strip() for arm in text.split(",")]
     for arm in arms:
-        if arm in _NOT_YET:
-            raise PlanError(f"--arms {arm}: {_NOT_YET[arm]}; allowed are {_allowed()}")
+        if arm == ADMISSION:
+            if virtual:
+                continue
+            raise PlanError(f"--arms {arm}: the waiting room is not in this version; allowed are {_allowed()}")
         if arm != AS_IS and arm not in _SETTINGS:
             raise PlanError(f"--arms {arm or text!r}: unknown arm; allowed are {_allowed()}")
     if len(set(arms)) != len(arms):
@@ -67,8 +73,10 @@ def console_patch(arm: str) -> dict[str, bool | str]:
     return {} if arm == AS_IS else dict(_SETTINGS[arm])
 
 
-def routing_settings(arm: str) -> RoutingSettings:
-    """Return the router's settings for an arm, for virtual time."""
+def routing_settings(arm: str, prefer: str = "balanced") -> RoutingSettings:
+    """Return the router's settings for an arm, for virtual time. ``prefer``: of the waiting room."""
+    if arm == ADMISSION:
+        return RoutingSettings(admission="auto", prefer=prefer)
     patch = console_patch(arm)
     return RoutingSettings(affinity=bool(patch["affinity"]), placement=str(patch.get("placement", "least-loaded")))
 

@@ -13,19 +13,22 @@ come again in the next arm, or at the next level too. That is how the published 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from random import Random
 from typing import Protocol
 
 from lmwarden.bench.arms import routing_settings
 from lmwarden.bench.counters import EngineCounters
 from lmwarden.bench.measure import LevelRecords, SessionRecord, TurnRecord, Window, level_result
-from lmwarden.bench.plan import Cell
+from lmwarden.bench.plan import AS_RECORDED, Cell
 from lmwarden.bench.plans import LEFT_TEXT, AgentSession, Branch, TurnPlan
+from lmwarden.bench.player import poisson_starts
+from lmwarden.bench.replay import ReplaySource
 from lmwarden.bench.results import LevelResult
 from lmwarden.bench.sessions import PromptReuse, Sessions, SessionSource
+from lmwarden.bench.trace import Trace
+from lmwarden.bench.virtual_replay import VirtualReplays
 from lmwarden.bench.workload import Workload
 from lmwarden.routing.contract import RouterContract
 from lmwarden.routing.engine_balancer import BalancerVersion
@@ -43,7 +46,7 @@ from lmwarden.simulation.virtual import (
     VirtualOptions,
     VirtualRun,
 )
-from lmwarden.simulation.virtual_load import VirtualBranch, VirtualRecord, VirtualTurn
+from lmwarden.simulation.virtual_load import VirtualBranch, VirtualRecord, VirtualTurn, VirtualWorkload
 from lmwarden.types import RoutingSettings
 
 NETWORK_S = 0.12
@@ -67,7 +70,7 @@ class MakeRouter(Protocol):
 class SimulationPlan:
     """What to play, on what."""
 
-    workload: Workload
+    workload: Workload | Trace
     levels: Sequence[int] = (4, 8, 16, 24, 32)
     """Sessions at once; in the open loop, sessions that start per hour."""
     open_loop: bool = False
@@ -90,6 +93,8 @@ class SimulationPlan:
     """KV cache of each rank; None: the profile's."""
     cpu_cache_tokens: int = 0
     """CPU tier of each rank; 0: none."""
+    prefer: str = "balanced"
+    """What the waiting room favours, in the arm that has one: ``balanced``, ``median`` or ``tail``."""
     prompt_reuse: PromptReuse = PromptReuse.NONE
     network_s: float = NETWORK_S
     """Added to each request on its way in."""
@@ -151,24 +156,31 @@ class SimulationRun:
     def records(self, cell: Cell) -> VirtualRun:
         """Play one cell, and return every request of it."""
         plan = self.plan
-        source = SessionSource(
-            plan.workload,
-            think=plan.workload.think_named(plan.think),
-            seed=cell.seed,
-            sessions=cell.sessions,
-            arm=cell.arm,
-            prompt_reuse=plan.prompt_reuse,
-        )
+        workload: VirtualWorkload
+        starts_s = poisson_starts(cell.sessions, cell.seed)
+        if isinstance(plan.workload, Trace):
+            source = ReplaySource(
+                plan.workload,
+                model="",
+                cell_key=f"{cell.seed}|{cell.sessions}|{cell.arm}",
+                keep_gaps=plan.workload.keeps_gaps(plan.think),
+            )
+            workload = VirtualReplays(source)
+            if cell.sessions == AS_RECORDED:
+                starts_s = iter(source.start_times_s)
+        else:
+            workload = VirtualSessions(_drawn(plan, cell, plan.workload))
         level = VirtualLevel(
             sessions=cell.sessions,
-            arrival_gaps_s=_arrival_gaps_s(cell) if cell.open_loop else None,
+            starts_s=starts_s if cell.open_loop else None,
             seconds=plan.seconds,
             warmup_s=plan.warmup_s,
         )
-        return self._host(cell).play(VirtualSessions(source), level)
+        return self._host(cell).play(workload, level)
 
     def _host(self, cell: Cell) -> VirtualHost:
-        plan, settings = self.plan, routing_settings(cell.arm)
+        plan = self.plan
+        settings = routing_settings(cell.arm, plan.prefer)
         host = self._hosts.get(cell.seed)
         if host is not None:
             host.rest(REST_S)
@@ -184,11 +196,15 @@ class SimulationRun:
         return host
 
 
-def _arrival_gaps_s(cell: Cell) -> Iterator[float]:
-    """A Poisson process, the same as the load tester's over HTTP and the same in every arm."""
-    random = Random(f"{cell.seed}|{cell.sessions}|arrivals")
-    while True:
-        yield random.expovariate(cell.sessions / 3600)
+def _drawn(plan: SimulationPlan, cell: Cell, workload: Workload) -> SessionSource:
+    return SessionSource(
+        workload,
+        think=workload.think_named(plan.think),
+        seed=cell.seed,
+        sessions=cell.sessions,
+        arm=cell.arm,
+        prompt_reuse=plan.prompt_reuse,
+    )
 
 
 def simulate_plan(plan: SimulationPlan) -> list[LevelResult]:

@@ -47,7 +47,7 @@ def simulate(
     workload: str = "claude-code",
     prompt_reuse: Annotated[Literal["none", "across_arms", "across_levels"], Parameter(negative="")] = "none",
     network_s: float | None = None,
-    prefer: str | None = None,
+    prefer: Literal["balanced", "median", "tail"] = "balanced",
     out: Path | None = None,
     json: Path | None = None,
 ) -> int:
@@ -62,7 +62,7 @@ def simulate(
         seconds: measured time of each level in each arm, in modelled seconds.
         warmup: time before it that is not measured.
         think: none, or agent: tools run between turns; with a trace none, or recorded.
-        arms: off, hash, on.
+        arms: off, hash, on, on+admission.
         balancer: the version of vLLM whose own balancer decides in off.
         seeds: each cell is played once with each; the table shows their mean, the lines below it their range.
         hardware: a named profile, or a TOML file (lmwarden calibrate writes one).
@@ -73,7 +73,7 @@ def simulate(
         prompt_reuse: none: every cell starts with empty caches and prompts of its own; across_arms, across_levels: the
             engine lives through all cells, and the same prompts come again in the next arm, or at the next level too.
         network_s: added to every request on its way in; default 0.12.
-        prefer: of the waiting room, which is not in this version.
+        prefer: what the waiting room of on+admission favours.
         out: folder for results.json and report.md.
         json: file for the results alone.
     """
@@ -90,8 +90,6 @@ def simulate(
 
     if open_loop is not None and levels is not None:
         raise PlanError("--open-loop: a rate of sessions takes the place of --levels; give one of the two")
-    if prefer is not None:
-        raise PlanError(f"--prefer {prefer}: the waiting room is not in this version")
     if workload.startswith(_TRACE):
         played: Workload | Trace = read_trace(Path(workload.removeprefix(_TRACE)))
     else:
@@ -101,7 +99,7 @@ def simulate(
     plan = SimulationPlan(
         levels=parse_levels(levels or _LEVELS) if open_loop is None else parse_rates(open_loop),
         open_loop=open_loop is not None,
-        arms=parse_arms(arms),
+        arms=parse_arms(arms, virtual=True),
         seeds=parse_seeds(seeds),
         workload=played,
         seconds=seconds,
@@ -112,11 +110,12 @@ def simulate(
         replicas=replicas,
         kv_cache_tokens=kv_cache_tokens,
         cpu_cache_tokens=cpu_cache_tokens,
+        prefer=prefer,
         prompt_reuse=PromptReuse(prompt_reuse),
         network_s=NETWORK_S if network_s is None else network_s,
     )
     if AS_IS in plan.arms:
-        raise PlanError(f"--arms {AS_IS}: a simulation compares routings; allowed are off, hash, on")
+        raise PlanError(f"--arms {AS_IS}: a simulation compares routings; allowed are off, hash, on, on+admission")
     check_places(out=out, json=json)
     terminal = make_terminal()
     rows, interrupted = _play(plan, terminal)

@@ -18,7 +18,7 @@ def check_engines(model: ModelSnapshot) -> Iterator[Check]:
     """All of them."""
     yield from _replicas(model)
     for engine in model.engines:
-        for check in (*_process(engine), *_scrape(engine), *_pins(engine), *_usage_details(engine)):
+        for check in (*_process(engine, model.name), *_scrape(engine), *_pins(engine), *_usage_details(engine)):
             yield msgspec.structs.replace(check, engine=engine.engine)
 
 
@@ -27,9 +27,9 @@ def _replicas(model: ModelSnapshot) -> Iterator[Check]:
     ready = states.count(ReplicaState.READY)
     text = f"{ready} of {len(states)} replicas take requests"
     if not ready:
-        yield fault("replicas", text, "the lines about its engines say why")
+        yield fault("replicas", text, "the lines about its engines and replicas say why")
     elif ready < len(states):
-        yield warning("replicas", text, "the lines about its engines say why")
+        yield warning("replicas", text, "the lines about its engines and replicas say why")
     else:
         yield ok("replicas", text)
     if model.panic:
@@ -40,17 +40,20 @@ def _replicas(model: ModelSnapshot) -> Iterator[Check]:
         )
 
 
-def _process(engine: EngineSnapshot) -> Iterator[Check]:
+def _process(engine: EngineSnapshot, model: str) -> Iterator[Check]:
     name, launch = engine.engine, engine.launch
     if launch is not None and launch.phase in _PHASES:
         code, level, what_to_do = _PHASES[launch.phase]
         step = f" ({launch.step})" if launch.step else ""
         last = f" (its last line: {launch.last_lines[-1]:.300})" if launch.last_lines and level is Level.FAULT else ""
-        text = f"{name}: {launch.detail.rstrip('.')}{step}{last}"
-        yield Check(code=code, level=level, text=text, what_to_do=what_to_do.format(engine=name))
+        but = f", but {engine.complaint}" if engine.complaint and engine.state == "starting" else ""
+        text = f"{name}: {launch.detail.rstrip('.')}{step}{last}{but}"
+        yield Check(code=code, level=level, text=text, what_to_do=what_to_do.format(engine=name, model=model))
     elif engine.state == "down":
-        text = f"{name} at {engine.url} does not answer"
-        yield fault("engine_down", text, "start it, or look why it is unreachable")
+        why = f": {engine.complaint}" if engine.complaint else ""
+        text = f"{name} at {engine.url} does not answer{why}"
+        hangs = f"it hangs: {_LOOK}, or {_RESTART}".format(engine=name, model=model)
+        yield fault("engine_down", text, "start it, or look why it is unreachable" if launch is None else hangs)
     elif engine.state == "starting":
         yield warning("engine_starting", f"{name} at {engine.url} has not answered yet", "wait, or look at its log")
     else:
@@ -60,12 +63,12 @@ def _process(engine: EngineSnapshot) -> Iterator[Check]:
         yield warning(
             "engine_outdated",
             f"{name} runs with another command than the configuration says now",
-            "a rolling restart applies it: POST /api/models/NAME/rolling-restart",
+            f"a rolling restart applies it: POST /api/models/{model}/rolling-restart",
         )
 
 
 _LOOK = "read its log (GET /api/engines/{engine}/logs) and mend the cause"
-_RESTART = "restart it: POST /api/models/NAME/replicas/{engine}/0/restart"
+_RESTART = "restart it: POST /api/models/{model}/replicas/{engine}/0/restart"
 _PHASES = {
     "failed": ("engine_failed", Level.FAULT, f"{_LOOK}; then {_RESTART}"),
     "stuck": ("engine_stuck", Level.FAULT, "none is started beside it: look at the old one with ps and nvidia-smi"),

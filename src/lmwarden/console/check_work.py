@@ -19,8 +19,18 @@ HIGH_STICKY_RATIO = 0.8
 
 def check_work(model: ModelSnapshot) -> Iterator[Check]:
     """All of it."""
-    for check in (_stalled, _drained, _operation, _max_num_seqs, _context, _held, _session_ids, _prefix):
+    for check in (_affinity, _stalled, _drained, _operation, _max_num_seqs, _context, _held, _session_ids, _prefix):
         yield from check(model)
+
+
+def _affinity(model: ModelSnapshot) -> Iterator[Check]:
+    if not model.view.settings.affinity:
+        yield warning(
+            "affinity_off",
+            "affinity is off: conversations do not stay on their replicas",
+            f'if that is not meant: PATCH /api/models/{model.name}/routing with {{"affinity": true}}; what was changed'
+            " on the console holds over a restart",
+        )
 
 
 def _stalled(model: ModelSnapshot) -> Iterator[Check]:

@@ -27,19 +27,21 @@ class ModelWarning(msgspec.Struct, frozen=True, kw_only=True):
     """A check that is not ok, on its model's page."""
 
     code: str
+    level: Level
     text: str
     what_to_do: str | None
 
 
-def check_all(snapshot: Snapshot, now: float, console_host: str | None) -> list[Check]:
+def check_all(snapshot: Snapshot, now: float, console_host: str | None, *, has_password: bool = False) -> list[Check]:
     """Everything.
 
     Args:
         snapshot: the latest.
         now: Unix seconds.
         console_host: what the console is bound to; None: not known.
+        has_password: the console asks for one.
     """
-    checks = [*_data_loop(snapshot, now), *_ledger(snapshot), *_console(console_host)]
+    checks = [*_data_loop(snapshot, now), *_ledger(snapshot), *_console(console_host, has_password)]
     for model in snapshot.models:
         checks += check_model(model)
     return checks
@@ -53,7 +55,10 @@ def check_model(model: ModelSnapshot) -> list[Check]:
 def warnings_of(model: ModelSnapshot) -> list[ModelWarning]:
     """What its page warns of."""
     found = [check for check in check_model(model) if check.level is not Level.OK]
-    return [ModelWarning(code=check.code, text=check.text, what_to_do=check.what_to_do) for check in found]
+    return [
+        ModelWarning(code=check.code, level=check.level, text=check.text, what_to_do=check.what_to_do)
+        for check in found
+    ]
 
 
 def _data_loop(snapshot: Snapshot, now: float) -> Iterator[Check]:
@@ -72,8 +77,9 @@ def _ledger(snapshot: Snapshot) -> Iterator[Check]:
     if snapshot.ledger_trouble is not None:
         yield warning(
             "ledger",
-            f"history and homes are not written: {snapshot.ledger_trouble}",
-            "requests are served all the same; make room on the disk of the data folder, or mend what is said",
+            f"history and homes: {snapshot.ledger_trouble.rstrip('.')}",
+            "if the disk of the data folder is full, make room on it, and what waits is written by itself; for all else"
+            " see docs/operations.md, When the disk is full or the file is damaged. Requests are served meanwhile",
         )
     elif snapshot.ledger_dropped_rows:
         yield warning(
@@ -85,14 +91,16 @@ def _ledger(snapshot: Snapshot) -> Iterator[Check]:
         yield ok("ledger", "history and homes are written")
 
 
-def _console(host: str | None) -> Iterator[Check]:
+def _console(host: str | None, has_password: bool) -> Iterator[Check]:
     if host is None:
         return
-    if is_loopback(host):
+    if has_password:
+        yield ok("console_open", "the console asks for its password")
+    elif is_loopback(host):
         yield ok("console_open", "the console is reachable from this machine only")
     else:
         yield warning(
             "console_open",
             f"the console listens on {host}: whoever reaches the port can read it, without sign-in",
-            'set console.host = "127.0.0.1" and reach it through a tunnel, or a proxy that asks who it is',
+            'set console.password_file; or console.host = "127.0.0.1", and reach it through a tunnel',
         )

@@ -46,7 +46,12 @@ def _ledger(snapshot: Snapshot) -> Iterator[Metric]:
     dropped.add_metric([], snapshot.ledger_dropped_rows)
     trouble = GaugeMetricFamily("lmwarden_ledger_trouble", "1: history and homes are not written just now.")
     trouble.add_metric([], snapshot.ledger_trouble is not None)
-    yield from (dropped, trouble)
+    unread = CounterMetricFamily(
+        "lmwarden_unread_prompts", "Prompts that were not compared with their conversation's previous one: too busy."
+    )
+    # All models share one reader, and each model's counters tell what it did.
+    unread.add_metric([], max((model.counters.unread_prompts for model in snapshot.models), default=0))
+    yield from (dropped, trouble, unread)
 
 
 def _traffic(snapshot: Snapshot) -> Iterator[Metric]:

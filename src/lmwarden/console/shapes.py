@@ -5,6 +5,8 @@ What an engine does not report is ``null``, never 0.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from lmwarden.console.checks import ModelWarning, warnings_of
@@ -47,6 +49,7 @@ class AdmissionState(msgspec.Struct, frozen=True, kw_only=True):
     engaged: bool = False
     waiting: int = 0
     room_for: int | None = None
+    """As ``ModelDetail.room_for``."""
 
 
 class IdentityCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +96,12 @@ class ModelDetail(msgspec.Struct, frozen=True, kw_only=True):
     """The latest restart: running, or how it ended."""
     warnings: list[ModelWarning]
     routing: RoutingState
+    held_tokens: int
+    """Context of all live conversations, by their last usage."""
+    mean_context_tokens: float | None
+    """Of a live conversation; null: there is none, or none was answered yet."""
+    room_for: int | None
+    """So many more conversations of that size fit the KV caches of the ready replicas; null: not known."""
 
 
 class ModelLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +137,7 @@ def routing_state(model: ModelSnapshot, counting_since: str) -> RoutingState:
         refused=view.refused,
         balancer=view.balancer,
         counting_since=counting_since,
-        admission=AdmissionState(),
+        admission=AdmissionState(room_for=_room(model).room_for),
         pins=pin_state(model.engines),
         replicas=[_row(replica, model) for replica in view.replicas],
     )
@@ -136,6 +145,7 @@ def routing_state(model: ModelSnapshot, counting_since: str) -> RoutingState:
 
 def model_detail(model: ModelSnapshot, counting_since: str) -> ModelDetail:
     """Everything about one model."""
+    room = _room(model)
     return ModelDetail(
         name=model.name,
         aliases=model.aliases,
@@ -151,6 +161,9 @@ def model_detail(model: ModelSnapshot, counting_since: str) -> ModelDetail:
         operation=model.operation,
         warnings=warnings_of(model),
         routing=routing_state(model, counting_since),
+        held_tokens=room.held_tokens,
+        mean_context_tokens=room.mean_context_tokens,
+        room_for=room.room_for,
     )
 
 
@@ -171,6 +184,25 @@ def model_lines(snapshot: Snapshot) -> ModelLines:
             for model in snapshot.models
         ],
     )
+
+
+class _Room(NamedTuple):
+    held_tokens: int
+    mean_context_tokens: float | None
+    room_for: int | None
+
+
+def _room(model: ModelSnapshot) -> _Room:
+    """How much context is held, and what still fits."""
+    replicas = model.view.replicas
+    held = sum(replica.resident_tokens for replica in replicas)
+    live = sum(replica.conversations for replica in replicas)
+    mean = held / live if live and held else None
+    capacities = [replica.capacity.kv_cache_tokens for replica in replicas if replica.state is ReplicaState.READY]
+    known = [capacity for capacity in capacities if capacity is not None]
+    if mean is None or len(known) != len(capacities) or not known:
+        return _Room(held, mean, None)
+    return _Room(held, mean, max(0, int((sum(known) - held) // mean)))
 
 
 def _row(replica: ReplicaView, model: ModelSnapshot) -> ReplicaRow:

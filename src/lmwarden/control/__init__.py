@@ -5,6 +5,7 @@ from lmwarden.control.commands import SettingsError as SettingsError
 from lmwarden.control.control import Control as Control
 from lmwarden.control.control import ModelHandle as ModelHandle
 from lmwarden.control.control import UnknownEngineError as UnknownEngineError
+from lmwarden.control.looks import ConversationList as ConversationList
 from lmwarden.control.operations import ConflictError as ConflictError
 from lmwarden.control.operations import EngineHandle as EngineHandle
 from lmwarden.control.operations import UnknownReplicaError as UnknownReplicaError

@@ -24,7 +24,9 @@ import msgspec
 import structlog
 
 from lmwarden.control.commands import check_options, check_routing_changes
+from lmwarden.control.looks import MOST_CONVERSATIONS, ConversationList, Looks
 from lmwarden.control.operations import ConflictError, Drains, EngineHandle, Restarts, UnknownReplicaError
+from lmwarden.control.rates import RateMeter
 from lmwarden.control.snapshots import (
     EngineSnapshot,
     ModelSnapshot,
@@ -73,6 +75,7 @@ class _Model:
         self.engines = {engine.engine: engine for engine in handle.engines}
         self.drains = Drains(handle.router, clock)
         self.restarts = Restarts(handle.name, handle.router, self.engines, self.drains, clock)
+        self.meter = RateMeter()
 
 
 class Control:
@@ -87,6 +90,7 @@ class Control:
         dropped_rows: Callable[[], int],
         ledger_trouble: Callable[[], str | None] = lambda: None,
         drain_s: float = 120.0,
+        clock_rate: float = 1.0,
         on_settings: Callable[[str, Mapping[str, Any]], None] = lambda model, changes: None,
     ) -> None:
         """Args:
@@ -96,6 +100,7 @@ class Control:
         dropped_rows: the ledger's count.
         ledger_trouble: what keeps the ledger from its disk, in a sentence.
         drain_s: real seconds that open requests get before a restart, where the command does not say.
+        clock_rate: seconds of ``clock`` per second.
         on_settings: told of settings that were changed, on the data loop; so that they are kept.
         """
         self._models = {model.name: _Model(model, clock) for model in models}
@@ -104,8 +109,10 @@ class Control:
         self._dropped_rows = dropped_rows
         self._ledger_trouble = ledger_trouble
         self._drain_s = drain_s
+        self._clock_rate = clock_rate
         self._on_settings = on_settings
         self._loop = asyncio.get_running_loop()
+        self._looks = Looks(self._loop, self._list_conversations)
         self._counting_since = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         self.snapshot: Snapshot
         """The latest; read from any thread."""
@@ -149,6 +156,25 @@ class Control:
             UnknownModelError: there is no such model.
         """
         return self.snapshot.model(model).view.settings
+
+    def conversations(self, model: str) -> Future[ConversationList]:
+        """The conversations of a model that were used last, at most a second old. Any thread.
+
+        Raises:
+            UnknownModelError: there is no such model.
+        """
+        self._model(model)
+        return self._looks.ask(model)
+
+    def _list_conversations(self, model: str) -> ConversationList:
+        router, now = self._models[model].router, self._clock()
+        return ConversationList(
+            taken_at=time.time(),
+            now=now,
+            clock_rate=self._clock_rate,
+            total=router.view(now).conversations,
+            conversations=tuple(router.conversations(now, MOST_CONVERSATIONS)),
+        )
 
     def log_lines(self, engine: str, max_lines: int, max_bytes: int) -> list[str]:
         """The last lines that a launched engine wrote, oldest first. Reads a file: call it in a thread of its own.
@@ -339,6 +365,7 @@ def _model_snapshot(model: _Model, counters: GatewaySnapshot, now: float) -> Mod
         panic=handle.panic(),
         drained=frozenset(model.drains.by_operator),
         operation=model.restarts.operation,
+        rates=model.meter.note(counters, now),
     )
 
 
@@ -357,4 +384,5 @@ def _engine_snapshot(model: _Model, watch: EngineWatch, now: float) -> EngineSna
         pins=dict(watch.pins),
         launched=engine is not None and engine.launched,
         launch=engine.state() if engine is not None else None,
+        complaint=watch.complaint,
     )

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
+from lmwarden.control.rates import Rates
 from lmwarden.engine.launch_state import LaunchState
 from lmwarden.engine.pins import PinReport
 from lmwarden.engine.watch import EngineState
@@ -85,6 +86,8 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The warden started it (or took it over)."""
     launch: LaunchState | None
     """Of a launched one."""
+    complaint: str | None = None
+    """Why its probes do not call it ready, in a sentence; None: they do, or tell nothing."""
 
 
 class ModelSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +107,7 @@ class ModelSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Those that an operator took out and did not give back."""
     operation: Operation | None
     """The latest: running, or how it ended."""
+    rates: Rates = Rates()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,13 +12,14 @@ it likes and leaves out the rest, so every field but the model's name is read wi
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
 import aiohttp
 import msgspec
 
-from lmwarden.engine.metrics import MAX_PAGE_BYTES, EngineMetrics, MetricsError, NoFiguresError, parse
+from lmwarden.engine.metrics import LARGE_PAGE_BYTES, MAX_PAGE_BYTES, EngineMetrics, MetricsError, NoFiguresError, parse
 from lmwarden.types import EngineEndpoint
 
 RANK_HEADER = "X-data-parallel-rank"
@@ -122,7 +123,7 @@ class EngineClient:
             raise EngineUnwellError(f"{self.url} answers, but is no vLLM server: /v1/models is {status} there")
         try:
             cards = msgspec.json.decode(body, type=_ModelList).data
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             sentence = f"{self.url} answers, but is no vLLM server: its /v1/models is no list of models"
             raise EngineUnwellError(sentence) from None
         if not cards:
@@ -141,7 +142,7 @@ class EngineClient:
             lacks = status in _NO_SUCH_PAGE or status in (401, 403)
             raise (EngineLacksError if lacks else EngineUnwellError)(f"{self.url}/metrics answers {status}")
         try:
-            return parse(body)
+            return parse(body) if len(body) < LARGE_PAGE_BYTES else await asyncio.to_thread(parse, body)
         except NoFiguresError as error:
             raise EngineLacksError(f"{self.url}: {error}") from None
         except MetricsError as error:
@@ -156,7 +157,7 @@ class EngineClient:
         status, body = await self._ask("GET", "/version")
         try:
             return msgspec.json.decode(body, type=_Version).version if status == 200 else None
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
     async def health(self) -> None:

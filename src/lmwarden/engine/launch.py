@@ -23,16 +23,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 import lmwarden
-from lmwarden.config import EngineConfig, is_pattern
+from lmwarden.config import HIDDEN, EngineConfig, arguments_without_secrets, is_pattern, variables_without_secrets
 
 HOST = "127.0.0.1"
 """Launched engines listen here only: vLLM's port also carries its administration."""
@@ -44,8 +43,6 @@ _OURS_ALONE = (
     "JOURNAL_STREAM", "CREDENTIALS_DIRECTORY", "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE",
     "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "COVERAGE_PROCESS_START",
 )  # fmt: skip
-_SECRET = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
-_HIDDEN = "***"
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -204,21 +201,6 @@ def _environment(config: EngineConfig, gpus: Sequence[str]) -> dict[str, str]:
 
 
 def _shown(argv: Sequence[str], env: Mapping[str, str]) -> str:
-    variables = [f"{name}={_HIDDEN if _SECRET.search(name) else shlex.quote(value)}" for name, value in env.items()]
-    return " ".join([*variables, *map(shlex.quote, _without_secrets(argv))])
-
-
-def _without_secrets(argv: Sequence[str]) -> Iterator[str]:
-    """Words of a command line; values of flags such as ``--hf-token`` are hidden."""
-    hide_next = False
-    for word in argv:
-        is_flag = word.startswith("-")
-        flag, equals, _ = word.partition("=")
-        secret = is_flag and bool(re.search(r"(?:^|-)(?:key|token|secret|password)$", flag.replace("_", "-")))
-        if hide_next and not is_flag:
-            yield _HIDDEN
-        elif secret and equals:
-            yield f"{flag}={_HIDDEN}"
-        else:
-            yield word
-        hide_next = secret and not equals
+    shown = variables_without_secrets(env)
+    variables = [f"{name}={value if value == HIDDEN else shlex.quote(value)}" for name, value in shown.items()]
+    return " ".join([*variables, *map(shlex.quote, arguments_without_secrets(argv))])

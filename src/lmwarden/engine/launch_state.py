@@ -60,6 +60,6 @@ class SupervisorNews(Protocol):
         """A new process runs. Not called for one that was taken over: nothing changed."""
         ...
 
-    def process_ended(self, engine: str) -> None:
-        """It has ended, by itself or because we ended it; told before anything else is done."""
+    def process_ended(self, engine: str, *, wanted: bool) -> None:
+        """It has ended, by itself or (``wanted``) because we ended it; told before anything else is done."""
         ...

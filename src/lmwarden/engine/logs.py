@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import time
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 _SEARCHED_BYTES = 1 << 20
 _MOST_LINE_CHARACTERS = 2000
+_MOST_NEW_LINES = 1000
+_MOST_NEW_LINE_CHARACTERS = 300
+"""Of new lines: an engine that floods its log must not keep the reader of its progress busy."""
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _EXCEPTION = re.compile(r"(?:^|\s)((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): \S.*)")
@@ -58,7 +61,7 @@ class EngineLog:
         offset = os.fstat(descriptor).st_size
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         try:
-            os.write(descriptor, f"{MARK_LINE}{moment} {sentence}\n".encode())
+            os.write(descriptor, f"{MARK_LINE}{moment} {sentence}\n".encode(errors="replace"))
         except OSError:
             pass  # a full disk: the engine runs all the same
         self._read_to = offset
@@ -69,7 +72,7 @@ class EngineLog:
         self._read_to = offset
 
     def new_lines(self) -> list[str]:
-        """Complete lines that were written since the last call, at most a megabyte of them."""
+        """Complete lines that were written since the last call; of too many the latest, of long ones the heads."""
         try:
             with self.path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -83,10 +86,13 @@ class EngineLog:
         # A progress bar rewrites its line and ends it late: what it says is complete at each carriage return.
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         self._read_to = start + end
-        return [cleaned(line) for line in re.split(r"[\r\n]+", data[:end].decode(errors="replace")) if line]
+        lines = re.split(r"[\r\n]+", data[:end].decode(errors="replace"))[-_MOST_NEW_LINES - 1 :]
+        return [cleaned(line)[:_MOST_NEW_LINE_CHARACTERS] for line in lines if line]
 
     def rotate_if_large(self) -> bool:
         """Rotate if the file is too large. Blocks for as long as it takes to copy it.
+
+        Of a flood (a file twice as large as that, or larger) only the end is kept, so that it cannot fill the disk.
 
         Returns:
             Whether it was.
@@ -95,7 +101,8 @@ class EngineLog:
             OSError: it cannot be done; the file is as it was, or rotated.
         """
         try:
-            if self.path.stat().st_size <= self._max_bytes:
+            size = self.path.stat().st_size
+            if size <= self._max_bytes:
                 return False
         except FileNotFoundError:
             return False
@@ -106,7 +113,11 @@ class EngineLog:
         copy = self._numbered(1)
         copy.unlink(missing_ok=True)
         with self.path.open("rb") as source, os.fdopen(_private(copy), "wb") as target:
-            shutil.copyfileobj(source, target, 1 << 20)
+            left = min(size, 2 * self._max_bytes)  # not to the file's end: its writer may be faster than we are
+            source.seek(size - left)
+            while left > 0 and (chunk := source.read(min(left, 1 << 20))):
+                target.write(chunk)
+                left -= len(chunk)
         os.truncate(self.path, 0)
         return True
 
@@ -135,7 +146,8 @@ def tail(path: Path, max_lines: int, max_bytes: int = _SEARCHED_BYTES, *, offset
     lines = data.decode(errors="replace").split("\n")
     if start > first:
         lines = lines[1:]  # begins in the middle
-    return [line for line in map(cleaned, lines) if line][-max_lines:] if max_lines > 0 else []
+    shown = (line for line in map(cleaned, reversed(lines)) if line)
+    return list(islice(shown, max(0, max_lines)))[::-1]
 
 
 def why_it_ended(lines: Sequence[str], most: int) -> list[str]:

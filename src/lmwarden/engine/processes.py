@@ -25,6 +25,7 @@ the system has none (macOS), a thread waits.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -66,7 +67,11 @@ Send: TypeAlias = Callable[[ProcessId, signal.Signals], None]
 
 
 def read_process(pid: int) -> ProcessInfo | None:
-    """What the system says of a process; None: there is none with this number."""
+    """What the system says of a process; None: there is none with this number.
+
+    Raises:
+        OSError: we have too many files open to see it.
+    """
     return _read_linux(pid) if sys.platform == "linux" else _read_elsewhere(pid)
 
 
@@ -85,7 +90,8 @@ def mark_of(pid: int) -> str | None:
             return None
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
+    except OSError as error:
+        _raise_if_blind(error)
         return None
     prefix = f"{MARK}=".encode()
     found = next((entry for entry in environment.split(b"\0") if entry.startswith(prefix)), None)
@@ -208,9 +214,10 @@ async def end_family(
 
 async def wait_until_gone(processes: Collection[ProcessId], timeout_s: float | None) -> None:
     """Wait until none of them lives, at most so long. None: without limit."""
-    watched = [EndNotice(process, lambda: None) for process in processes]
+    watched: list[EndNotice] = []
     try:
         async with asyncio.timeout(timeout_s):
+            watched += (EndNotice(process, lambda: None) for process in processes)
             for notice in watched:
                 await notice.ended.wait()
     except TimeoutError:
@@ -227,6 +234,9 @@ class EndNotice:
         """Args:
         process: the process; it may be gone already.
         callback: called once, on the loop, never from within this constructor.
+
+        Raises:
+            OSError: we have too many files open.
         """
         self.ended = asyncio.Event()
         self._callback = callback
@@ -238,13 +248,16 @@ class EndNotice:
             return
         try:
             self._handle = os.pidfd_open(process.pid)
+            living = alive(process)
         except ProcessLookupError:
+            living = False
+        except BaseException:
+            self.close()
+            raise
+        if living and self._handle is not None:
+            self._loop.add_reader(self._handle, self._notice)
+        else:
             self._loop.call_soon(self._notice)
-            return
-        if not alive(process):
-            self._loop.call_soon(self._notice)
-            return
-        self._loop.add_reader(self._handle, self._notice)
 
     def close(self) -> None:
         """Tell nothing any more. May be called again."""
@@ -346,13 +359,20 @@ def _try(send: Send, process: ProcessId, number: signal.Signals) -> None:
 def _read_linux(pid: int) -> ProcessInfo | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
+    except OSError as error:
+        _raise_if_blind(error)
         return None
     # The name stands in parentheses and may hold any byte, spaces and parentheses too.
     fields = text[text.rindex(b")") + 2 :].split()
     started = f"{_boot()}:{int(fields[19])}"
     zombie = fields[0] in (b"Z", b"X", b"x")
     return ProcessInfo(ProcessId(pid, started), int(fields[1]), int(fields[2]), int(fields[3]), zombie)
+
+
+def _raise_if_blind(error: OSError) -> None:
+    """We have too many files open to see any process: that must never pass for there being none."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        raise error
 
 
 @cache

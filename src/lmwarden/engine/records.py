@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import structlog
 
 from lmwarden.engine.processes import ProcessId, alive, mark_of, words_of
+from lmwarden.files import write_private
 
 log = structlog.get_logger("lmwarden.engine")
 
@@ -38,12 +39,12 @@ class EngineRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The plan's: by which command."""
     access: str
     """Digest of the key that it asks for."""
-    port: int
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
     argv_digest: str
-    argv_words: int
+    argv_words: Annotated[int, msgspec.Meta(ge=1)]
     started_at: float
     """Unix seconds."""
-    log_offset: int
+    log_offset: Annotated[int, msgspec.Meta(ge=0)]
     """Where its output begins in the log file."""
     process: ProcessId | None = None
     """None: it was about to be started."""
@@ -100,7 +101,7 @@ class EngineRecords:
         """Replace an engine's record; failing is said in the log, because a full disk must not end an engine."""
         path = self._path(record.engine)
         try:
-            _replace(path, msgspec.json.encode(record))
+            write_private(path, msgspec.json.encode(record))
         except OSError as error:
             log.warning(
                 "the record of an engine cannot be written; a later warden may not take it over",
@@ -140,25 +141,5 @@ class EngineRecords:
             if found:
                 log.warning("the id of the engines' folder is damaged; engines of before are not known", file=str(path))
             found = secrets.token_bytes(_ID_BYTES)
-            _replace(path, found)
+            write_private(path, found)
         return found
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Replace a file in one step that survives a loss of power; mode 0600 from its first moment on."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -3,12 +3,15 @@
 The metrics page names a run by rank (``metrics.py``). An engine that does not (several API processes, metrics off,
 no vLLM) is judged by what never goes backwards in a run: its token counters. They fell: another run. They did not:
 the same one, even if nobody listened for a while. Where it has no counters either, only the end of its process, or
-a time when nobody listened, ends a run. A look that merely failed never does.
+a time when nobody listened, ends a run. A look that merely failed never does. What was before the warden's own start
+is not known, so the names that we give are new in each run of the warden, too: homes of an engine that names no run
+are placed anew after a restart of the warden, rather than believed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from secrets import token_hex
 
 from lmwarden.engine.metrics import EngineMetrics, RankMetrics
 
@@ -22,6 +25,8 @@ class EngineRuns:
         self._boot_ids: tuple[str | None, ...] = (None,) * ranks
         """As the engine told them when it last came up; None: it showed no figures, so they are news later."""
         self._prompt_tokens: list[int | None] = [None] * ranks
+        self._warden = token_hex(4)
+        """Makes our names differ from those of an earlier warden, whose runs we know nothing of."""
         self._begun = 0
         self._over = False
 
@@ -50,7 +55,7 @@ class EngineRuns:
             metrics: its figures, if there are any.
         """
         self._begun += 1
-        ours = (f"run-{self._begun}",) * len(boot_ids)
+        ours = (f"run-{self._warden}-{self._begun}",) * len(boot_ids)
         fallback = self.names if self.names and self._same_unnamed_run(metrics) else ours
         names = tuple(told or other for told, other in zip(boot_ids, fallback, strict=True))
         another = names != self.names

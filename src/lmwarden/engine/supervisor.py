@@ -42,7 +42,7 @@ from lmwarden.engine.launch_state import EnginePhase as EnginePhase
 from lmwarden.engine.launch_state import LaunchError as LaunchError
 from lmwarden.engine.launch_state import LaunchState as LaunchState
 from lmwarden.engine.launch_state import SupervisorNews as SupervisorNews
-from lmwarden.engine.logs import first_error, tail, why_it_ended
+from lmwarden.engine.logs import MARK_LINE, first_error, tail, why_it_ended
 from lmwarden.engine.processes import IDLE_GRACE_S, ProcessId, Send
 from lmwarden.engine.starter import Run, Starter
 from lmwarden.engine.startup import StartupReader
@@ -294,7 +294,8 @@ class Supervisor:
         try:
             self._run = self._starter.start(self._tell_end)
         except OSError as error:
-            self._after_failed_start(f"it could not be started: {error.strerror or error}")
+            what = f" ({error.filename})" if error.filename else ""  # the program, or its log
+            self._after_failed_start(f"it could not be started: {error.strerror or error}{what}")
         except LaunchError as error:
             self._after_failed_start(str(error))
         else:
@@ -323,13 +324,11 @@ class Supervisor:
         """It has ended although nobody wanted it, or an ending of ours was interrupted."""
         self._stuck = await self._starter.end(run, self._stuck, grace_s=IDLE_GRACE_S)
         status = self._bury(run)
-        lines = await asyncio.to_thread(tail, self.log_path, SEARCHED_LINES, offset=self._starter.log_offset)
-        self._last_lines = tuple(why_it_ended(lines, SHOWN_LINES))
+        self._last_lines, cause = await asyncio.to_thread(_last_words, self.log_path, self._starter.log_offset)
         if run.intended_end:
             self._enter(EnginePhase.BACKING_OFF, "ended, to be started again")
         elif run.ready_at is None:
             # Before it was ready it had no requests, so what it says holds nothing that a user typed.
-            cause = first_error(lines)
             said = f", saying: {cause}" if cause else ""
             self._after_failed_start(f"it ended {_how(status)} before it was ready{said}")
         else:
@@ -348,7 +347,8 @@ class Supervisor:
         return self._exit_status
 
     def _tell_end(self) -> None:
-        self._news.process_ended(self.plan.engine)
+        wanted = self._closed or (self._run is not None and self._run.intended_end)
+        self._news.process_ended(self.plan.engine, wanted=wanted)
 
     # -- words -----------------------------------------------------------------------------------------
 
@@ -383,6 +383,14 @@ class Supervisor:
         if phase is not self._phase:
             self._since = time.time()
         self._phase, self._detail = phase, detail
+
+
+def _last_words(path: Path, offset: int) -> tuple[tuple[str, ...], str | None]:
+    """What the log of a run says of its end: the last lines that matter, and the first error. Call it in a thread."""
+    lines = tail(path, SEARCHED_LINES, offset=offset)
+    if all(line.startswith(MARK_LINE) for line in lines):
+        return (), None  # it wrote nothing
+    return tuple(why_it_ended(lines, SHOWN_LINES)), first_error(lines)
 
 
 def _how(status: int | None) -> str:

@@ -132,6 +132,8 @@ class EngineWatch:
         """When the last good scrape was sent (the clock's seconds)."""
         self.facts: EngineFacts | None = None
         """What it said of itself when it last came up; None: it never did. Set before the sink hears of it."""
+        self.complaint: str | None = None
+        """Why it is not up, in a sentence; None: it is, or nothing is known."""
         self.prefix_totals = tuple(PrefixCacheTotals() for _ in range(endpoint.ranks))
         self._client = client
         self._sink = sink
@@ -155,7 +157,6 @@ class EngineWatch:
         self._silent_since: float | None = None
         self._progress = [Progress(settings.stalled_s) for _ in range(endpoint.ranks)]
         self._stalled = [False] * endpoint.ranks
-        self._complaint: str | None = None
         self._pin_test = (
             PinTest(endpoint, client, report=self._pins_reported, report_details=self._usage_details_found)
             if test_pins
@@ -192,12 +193,17 @@ class EngineWatch:
         if self.state is EngineState.UP:
             self._go_down("its process was started anew", dead=True)
         self._process_changed()
+        self.complaint = None
         self.state = EngineState.STARTING
 
-    def process_ended(self) -> None:
-        """The engine's process ended: down at once, and its open requests are lost."""
+    def process_ended(self, *, wanted: bool = False) -> None:
+        """The engine's process ended: down at once, and its open requests are lost.
+
+        Args:
+            wanted: somebody wanted it, so it is nothing to warn of.
+        """
         self._process_changed()
-        self._go_down("its process ended", dead=True)
+        self._go_down("its process ended", dead=True, wanted=wanted)
 
     def _process_changed(self) -> None:
         self._process += 1
@@ -251,7 +257,8 @@ class EngineWatch:
         cards = await self._client.models()
         card = next((card for card in cards if card.id == self.endpoint.model), None)
         if card is None:
-            raise _UnusableError(f"{self._client.url} no longer serves {self.endpoint.model}")
+            names = ", ".join(card.id for card in cards[:20])
+            raise _UnusableError(f"{self._client.url} does not serve {self.endpoint.model} (it serves {names})")
         version = await self._client.version()
         return _Look(metrics, facts_of(card, cards, metrics, version, ranks=self.endpoint.ranks))
 
@@ -276,7 +283,11 @@ class EngineWatch:
     def _failed(self, error: EngineError) -> None:
         """A look failed."""
         if self._supervised is not None and self.state is EngineState.STARTING:
-            return  # its supervisor tells how the start goes
+            # Its supervisor tells how the start goes; but not that it answers, and cannot be used.
+            if isinstance(error, EngineUnwellError) and str(error) != self.complaint:
+                self.complaint = str(error)
+                log.warning("engine answers, but is not ready", engine=self.endpoint.engine, reason=self.complaint)
+            return
         if isinstance(error, EngineRefusedError):
             self._refused += 1
             if self._refused >= STRIKES:
@@ -336,7 +347,7 @@ class EngineWatch:
             facts = msgspec.structs.replace(facts, usage_details=self.facts.usage_details)
         self.facts = facts
         self._gone = self._lost_said = False
-        self._complaint = None
+        self.complaint = None
         capacities = [facts.capacity(rank, self._max_num_seqs) for rank in range(self.endpoint.ranks)]
         self._fleet.ready(engine, [Up(*one) for one in zip(self.replicas, capacities, names, strict=True)])
         if self._supervised is not None and not was_up:
@@ -344,17 +355,18 @@ class EngineWatch:
         if another_run and self._pin_test is not None:
             self._pin_test.begin(facts)
 
-    def _go_down(self, why: str, *, dead: bool = False, unusable: bool = False) -> None:
+    def _go_down(self, why: str, *, dead: bool = False, unusable: bool = False, wanted: bool = False) -> None:
         """Stop using it.
 
         Args:
             why: for the log.
             dead: nobody can answer what it was sent.
             unusable: it must not be tried even if everything else fails.
+            wanted: not worth a warning.
         """
-        if why != self._complaint:
-            log.warning("engine is down", engine=self.endpoint.engine, reason=why)
-            self._complaint = why
+        if why != self.complaint:
+            (log.info if wanted else log.warning)("engine is down", engine=self.endpoint.engine, reason=why)
+            self.complaint = why
         if (dead or unusable) and not self._gone:
             self._gone = True
             self._fleet.gone(self.endpoint.engine, self.replicas)

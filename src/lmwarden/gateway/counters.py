@@ -45,6 +45,8 @@ class GatewaySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Those without one, whose conversation was recognised by its beginning."""
     identity_none: int = 0
     """Those of which no conversation was recognised."""
+    unread_prompts: int = 0
+    """Requests of all models whose prompt was not looked at, because too much waited or it was too large."""
 
 
 class ModelCounters:
@@ -102,7 +104,9 @@ class ModelCounters:
         if usage.completion_tokens is not None:
             self.completion_tokens += usage.completion_tokens
 
-    def snapshot(self, *, open_exchanges: int, buffered_bytes: int, client_connections: int) -> GatewaySnapshot:
+    def snapshot(
+        self, *, open_exchanges: int, buffered_bytes: int, client_connections: int, unread_prompts: int = 0
+    ) -> GatewaySnapshot:
         """The counters, frozen. May be called from another thread."""
         requests = {
             (decision, outcome): count
@@ -124,4 +128,5 @@ class ModelCounters:
             identity_sent=self.identity_sent,
             identity_derived=self.identity_derived,
             identity_none=self.identity_none,
+            unread_prompts=unread_prompts,
         )

@@ -69,6 +69,10 @@ class Problem:
         return msgspec.json.encode({"error": error})
 
 
+_NOT_AGAIN = b"x-should-retry: false\r\n"
+"""The SDKs' header. Without it Claude Code asks ten times, for three minutes, before it shows that a key is wrong."""
+
+
 def head(status: int, *, content_type: bytes, length: int, close: bool, extra: bytes = b"") -> bytes:
     """A response head of our own. ``extra`` is whole header lines."""
     return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n" % (
@@ -87,6 +91,8 @@ def render(problem: Problem, api: Api, *, close: bool, head_only: bool = False) 
     extra = b""
     if problem.retry_after_s is not None:
         extra += b"Retry-After: %d\r\n" % min(60, max(1, problem.retry_after_s))
+    if problem.status == 401:
+        extra += _NOT_AGAIN
     if problem.allow is not None:
         extra += b"Allow: %b\r\n" % problem.allow
     start = head(problem.status, content_type=b"application/json", length=len(body), close=close, extra=extra)
@@ -101,7 +107,7 @@ def refusal(reason: RefuseReason, retry_after_s: int, api: Api, *, sent: bool = 
         message = "The waiting room of this model is full; try again in a moment."
         return Problem(529 if api is Api.ANTHROPIC else 503, message, "overloaded", retry_after_s)
     message = {
-        RefuseReason.NO_REPLICA: "No replica of this model is up.",
+        RefuseReason.NO_REPLICA: "No replica of this model takes requests now.",
         RefuseReason.PINNED_REPLICA_DOWN: "The replica that this request names is down.",
         RefuseReason.RETRY_EXHAUSTED: (
             "The engines could not take this request, and it is not sent again."

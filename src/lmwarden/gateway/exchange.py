@@ -31,6 +31,7 @@ import asyncio
 from typing import Final
 
 from lmwarden.gateway import envelope
+from lmwarden.gateway.client_kind import client_of, kind_of
 from lmwarden.gateway.client_side import ClientConnection
 from lmwarden.gateway.envelope import Problem
 from lmwarden.gateway.exchange_books import NOWHERE, ExchangeBooks, ExchangeHost
@@ -116,6 +117,11 @@ class Exchange(ExchangeBooks):
         self._quiet = 0
         """Sweeps since the engine sent something, or since the suspicion."""
         self._ended = False
+        self._asked_by = client_of(request.first)
+        self._kind = kind_of(routing, request.first)
+        self.fields = None
+        self._grounds = None
+        self._job = None
 
     def start(self) -> None:
         """Offer the request to the router."""
@@ -162,6 +168,7 @@ class Exchange(ExchangeBooks):
         connection.send(self, upstream_request(self._request, self._route, self._pool, self._action, edits))
         if self._client.write_paused:
             connection.pause(True)
+        self._note_sent()
 
     def connect_failed(self) -> None:
         """See ``PoolUser``."""

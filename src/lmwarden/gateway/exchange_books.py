@@ -11,15 +11,28 @@ from typing import Any, Final, Protocol
 
 from lmwarden.gateway.buffers import BufferBudget
 from lmwarden.gateway.client_side import ClientConnection
+from lmwarden.gateway.prefix_watch import PrefixJob, PrefixWatch
 from lmwarden.gateway.relay import Relay
 from lmwarden.gateway.request import NO_HEADERS, ClientRequest
 from lmwarden.gateway.routes import Route
 from lmwarden.gateway.serving import ModelService
 from lmwarden.gateway.settings import GatewaySettings, RequestLog
-from lmwarden.types import Clock, Dispatch, Outcome, RequestRecord, RoutingRequest, Usage
+from lmwarden.routing.fields import RequestFields
+from lmwarden.types import (
+    Clock,
+    ConversationKey,
+    Dispatch,
+    Grounds,
+    Outcome,
+    PrefixChange,
+    RequestRecord,
+    RoutingRequest,
+    Usage,
+)
 
 _CANCELLED: Final = Outcome.CANCELLED
 _NO_USAGE: Final = Usage()
+_NO_GROUNDS: Final = (None, None, None, None, None, None)
 NOWHERE: Final = (None, b"")
 """The destination of a request that was not dispatched."""
 
@@ -43,6 +56,7 @@ class ExchangeHost(Protocol):
     budget: BufferBudget
     clock: Clock
     request_log: RequestLog
+    prefixes: PrefixWatch | None
     draining: bool
 
     @property
@@ -60,12 +74,16 @@ class ExchangeBooks:
 
     __slots__ = (
         "_action",
+        "_asked_by",
         "_client",
         "_destination",
         "_dispatched_at",
         "_ended",
         "_first_byte_at",
+        "_grounds",
         "_host",
+        "_job",
+        "_kind",
         "_offered_at",
         "_relay",
         "_request",
@@ -73,6 +91,7 @@ class ExchangeBooks:
         "_route",
         "_routing",
         "_ticket",
+        "fields",
         "service",
         "streamed",
     )
@@ -95,6 +114,45 @@ class ExchangeBooks:
     _dispatched_at: float | None
     _first_byte_at: float | None
     _ended: bool
+    _asked_by: str | None
+    _kind: str | None
+    """See ``client_kind``."""
+    fields: RequestFields | None
+    """Of the body, until it was sent, if somebody looks at prompts."""
+    _grounds: Grounds | None
+    """What the last decision was made on."""
+    _job: PrefixJob | None
+    """Its prompt, in the hands of whoever looks at it."""
+
+    def _note_sent(self) -> None:
+        """It is on its way: keep what was decided on, and hand its prompt to whoever looks at it."""
+        if self._ticket is not None:
+            self._grounds = self.service.driver.router.grounds(self._ticket)
+        fields, self.fields = self.fields, None
+        watch, routing = self._host.prefixes, self._routing
+        if fields is not None and watch is not None:
+            assert self._dispatched_at is not None
+            self._job = watch.sent(
+                fields,
+                routing.body_bytes,
+                key=self._conversation(),
+                parent=routing.parent,
+                auxiliary=routing.auxiliary,
+                compacted=b"x-claude-code-context-compacted" in self._request.first,
+                sent_at=self._dispatched_at,
+            )
+
+    def _conversation(self) -> ConversationKey | None:
+        """As the router keeps it."""
+        return self._routing.conversation if self._grounds is None else self._grounds.conversation
+
+    def _prefix(self, usage: Usage, now: float) -> tuple[PrefixChange | None, float | None, int | None]:
+        """What became of its conversation's prefix: change, shared ratio, recomputed tokens."""
+        job, action, watch = self._job, self._action, self._host.prefixes
+        if job is None or action is None or watch is None:
+            return None, None, None
+        replica = self._destination[0] if action.replica is not None else None
+        return watch.ended(job, action, replica, self.service.runs, usage, now)
 
     def _release_body(self) -> None:
         request = self._request
@@ -117,6 +175,8 @@ class ExchangeBooks:
         now = host.clock()
         usage = self._relay.tap.usage() if self._relay is not None else None
         if self._ticket is not None:
+            if self._grounds is None:
+                self._grounds = service.driver.router.grounds(self._ticket)
             if outcome is _CANCELLED:
                 service.driver.cancelled(self._ticket)
             else:
@@ -128,6 +188,8 @@ class ExchangeBooks:
             self._release_body()
         request = self._request
         usage = usage if usage is not None else _NO_USAGE
+        grounds = self._grounds if self._grounds is not None else _NO_GROUNDS
+        change, shared_ratio, recomputed_tokens = self._prefix(usage, now)
         host.request_log.record(
             RequestRecord(
                 finished_at=time.time(),
@@ -149,5 +211,18 @@ class ExchangeBooks:
                 cached_tokens=usage.cached_tokens,
                 completion_tokens=usage.completion_tokens,
                 finish_reason=usage.finish_reason,
+                conversation_key=self._conversation(),
+                parent=routing.parent,
+                client=self._asked_by,
+                kind=self._kind,
+                body_bytes=routing.body_bytes,
+                why=grounds[1],
+                home=grounds[2],
+                home_in_flight=grounds[3],
+                spill_threshold=grounds[4],
+                candidates=grounds[5],
+                prefix_change=change,
+                prefix_shared_ratio=shared_ratio,
+                recomputed_tokens=recomputed_tokens,
             )
         )

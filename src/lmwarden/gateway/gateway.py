@@ -20,6 +20,7 @@ from lmwarden.gateway.envelope import Problem
 from lmwarden.gateway.exchange import Exchange
 from lmwarden.gateway.models import ModelNames, is_glob, listing
 from lmwarden.gateway.outbox import Outbox
+from lmwarden.gateway.prefix_watch import PrefixWatch
 from lmwarden.gateway.request import ClientRequest
 from lmwarden.gateway.routes import Local
 from lmwarden.gateway.serving import ModelService
@@ -40,11 +41,13 @@ class Gateway:
         request_log: RequestLog,
         settings: GatewaySettings | None = None,
         clock: Clock = time.monotonic,
+        prefixes: PrefixWatch | None = None,
     ) -> None:
         """
         Args:
             models: What is served; names must differ.
             clock: Monotonic seconds, modelled ones under ``--speed``.
+            prefixes: Looks at prompts beside; started and stopped by the caller. None: nobody does.
 
         Raises:
             ValueError: two models share a name or an exact alias.
@@ -54,6 +57,7 @@ class Gateway:
         self.settings = settings if settings is not None else GatewaySettings()
         self.clock = clock
         self.request_log = request_log
+        self.prefixes = prefixes
         self.budget = BufferBudget(self.settings.max_buffered_bytes)
         self.read_buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
         self.connections: set[ClientConnection] = set()
@@ -168,6 +172,7 @@ class Gateway:
         service = self._services[model]
         service.pools[engine].drop_idle()
         service.responses.forget(engine)
+        service.runs[engine] += 1
 
     def last_heard(self, model: str, engine: str) -> float | None:
         """Loop time after which the engine sent bytes of an answer for sure; None: it never did.
@@ -196,6 +201,7 @@ class Gateway:
                 open_exchanges=service.driver.open_tickets,
                 buffered_bytes=self.budget.held_bytes,
                 client_connections=len(self.connections),
+                unread_prompts=self.prefixes.dropped if self.prefixes is not None else 0,
             )
             for name, service in self._services.items()
         }

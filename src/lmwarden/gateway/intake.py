@@ -65,6 +65,8 @@ def take(
         except CannotSpliceError as error:
             return Problem(400, f"The member '{error}' of the request body must be written once, without escapes.")
     if route.tap is not None:
+        if host.prefixes is not None:
+            exchange.fields = fields
         service.counters.identified(routing.conversation, routing.derived)
     exchange.start()
     return None

@@ -27,6 +27,7 @@ class ModelService:
         "only_raw_name",
         "pools",
         "responses",
+        "runs",
         "served",
         "valid_pins",
     )
@@ -56,6 +57,8 @@ class ModelService:
         }
         """Every replica by the text that names it."""
         self.responses = ResponseOrigins(served.identity_secret)
+        self.runs = dict.fromkeys(self.pools, 0)
+        """By engine: changes when another run of it answers, whose caches are empty."""
         self.ignoring_rank: dict[str, set[str]] = {}
         """By path: the engines that were seen to ignore a rank on it although they should not."""
         self._destinations: dict[tuple[str, ReplicaId | None, Decision], tuple[str, bytes]] = {}

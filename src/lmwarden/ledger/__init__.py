@@ -1,1 +1,1 @@
-"""What happened, and what must survive a restart: request rows, homes, changed settings. No prompt text, ever."""
+"""What happened, and what must survive a restart: rows, time series, homes, changed settings. No prompt text, ever."""

@@ -30,6 +30,15 @@ _SIDE_FILES = ("-wal", "-shm", "")
 """Moved in this order: without its journal a new file cannot pick up what belonged to the damaged one."""
 
 
+_OUR_FAULT = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
+
+
+def is_trouble(error: BaseException) -> bool:
+    """Whether it is the file that refuses, and not what is to be written into it."""
+    refuses = isinstance(error, (sqlite3.Error, LedgerError, OSError, MemoryError))
+    return refuses and not isinstance(error, _OUR_FAULT)
+
+
 def is_damage(error: BaseException) -> bool:
     """Whether SQLite found that the file is no sound database."""
     return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

@@ -3,11 +3,13 @@
 ``record`` is an append to a bounded deque and nothing else: it never waits, wakes nobody and cannot fail. The writer
 looks a few times a second, takes what is there and commits it in one transaction. Homes and changed settings must not
 be lost when the process is killed a moment later: they wake the writer at once, and of several changes of one of them
-only the latest is written (latest.py).
+only the latest is written (latest.py). The history of time series is made of the rows themselves and of views of the
+routers (history_writer.py).
 
 Whatever goes wrong with the file (disk full, locked, damaged) stays in that thread: the batch is kept and tried again,
 the queues fill up meanwhile, and what does not fit any more is dropped and counted. The data plane notices nothing.
 Trouble is logged once when it begins and once when it ends, not once a batch; ``trouble`` says it as long as it lasts.
+What no disk would take (a mistake of ours in a row) is thrown away and counted: it must not hold up what follows it.
 A damaged file is moved aside and a new one begun (file.py).
 
 Killed at any moment the process leaves a readable file with complete rows: each batch is one transaction of SQLite's
@@ -20,7 +22,9 @@ import sqlite3
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +32,13 @@ import structlog
 
 from lmwarden.config import StorageConfig
 from lmwarden.ledger import file, schema
+from lmwarden.ledger.history import History
+from lmwarden.ledger.history_sums import RowFacts, Views
+from lmwarden.ledger.history_writer import HistoryWriter
 from lmwarden.ledger.latest import Latest
+from lmwarden.ledger.reader import Reader
 from lmwarden.ledger.schema import SettingValue
-from lmwarden.types import ConversationKey, Home, HomeChanges, RequestRecord
+from lmwarden.types import ConversationKey, Home, HomeChanges, RequestRecord, RouterView
 
 log = structlog.get_logger("lmwarden.ledger")
 
@@ -47,6 +55,7 @@ _BUSY_TIMEOUT_S = 2.0
 _RETENTION_EVERY_S = 600.0
 _NOTICE_S = 3600.0
 """For so long ``trouble`` tells that a damaged file was moved aside."""
+_row_facts = itemgetter(*(schema.FIELDS.index(name) for name in RowFacts._fields))
 
 
 class Ledger:
@@ -58,6 +67,8 @@ class Ledger:
         """Rows that were lost because the disk could not follow."""
         self.written_rows = 0
         self._accepted_rows = 0
+        self._settled_rows = 0
+        """So many of the accepted ones are written, or lost."""
         self._settings = settings
         self._queue: deque[RequestRecord] = deque()
         self._batch: list[tuple[Any, ...]] = []
@@ -65,6 +76,10 @@ class Ledger:
         """By model and conversation: the home and what turns its clock into Unix time; None: forgotten."""
         self._changes: Latest[tuple[str, str], tuple[SettingValue, SettingValue]] = Latest(_MOST_WAITING_SETTINGS)
         """By model and key: the value and what the configuration file says."""
+        self._history = HistoryWriter(settings)
+        self.reader = Reader(self.path, self._found_damage)
+        """Reads the file for other threads than the data loop's."""
+        self.history = History(self.reader, settings)
         self._connection: sqlite3.Connection | None = None
         self._trouble: str | None = None
         self._notice: tuple[str, float] = ("", 0.0)
@@ -94,6 +109,7 @@ class Ledger:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        self.reader.close()
 
     @property
     def trouble(self) -> str | None:
@@ -115,6 +131,16 @@ class Ledger:
             return
         self._accepted_rows += 1
         self._queue.append(record)
+
+    def observe(self, views: Mapping[str, RouterView], clock_now: float, wall_now: float) -> None:
+        """Take what the routers show, about once a second, for the history; O(1), never waits.
+
+        Args:
+            views: by model.
+            clock_now: now on the routers' clock.
+            wall_now: now as Unix time.
+        """
+        self._history.observe(Views(views, clock_now, wall_now))
 
     def save_homes(self, model: str, changes: HomeChanges, clock_now: float, wall_now: float) -> None:
         """Write down what became of homes, at once; never waits for the disk.
@@ -165,12 +191,14 @@ class Ledger:
         return schema.from_setting_rows(self._read(schema.SETTINGS, (model,)))
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything taken so far is written; False: not within the time."""
+        """Wait until nothing of what was taken so far waits any more; False: not within the time."""
         rows, homes, changes = self._accepted_rows, self._homes.accepted, self._changes.accepted
         self._wake.set()
         with self._idle:
             return self._idle.wait_for(
-                lambda: self.written_rows >= rows and self._homes.settled >= homes and self._changes.settled >= changes,
+                lambda: (
+                    self._settled_rows >= rows and self._homes.settled >= homes and self._changes.settled >= changes
+                ),
                 timeout_s,
             )
 
@@ -202,9 +230,12 @@ class Ledger:
         except sqlite3.Error as error:
             log.error("ledger cannot be read", file=str(self.path), reason=file.in_words(error, self.path))
             if file.is_damage(error):
-                self._damage = error
-                self._wake.set()
+                self._found_damage(error)
             return []
+
+    def _found_damage(self, error: sqlite3.Error) -> None:
+        self._damage = error
+        self._wake.set()
 
     # The writer's thread
 
@@ -214,6 +245,7 @@ class Ledger:
             self._wake.wait(_PAUSE_S)
             self._wake.clear()
             self._write_all()
+        self._history.end()
         self._write_all()
         lost = len(self._queue) + len(self._batch)
         if lost or len(self._homes):
@@ -231,6 +263,7 @@ class Ledger:
         self._tried.set()
 
     def _write_what_waits(self) -> bool:
+        self._history.take_views()
         while self._has_work():
             while self._queue and len(self._batch) < _BATCH_ROWS:
                 self._batch.append(schema.to_row(self._queue.popleft()))
@@ -240,6 +273,7 @@ class Ledger:
 
     def _has_work(self) -> bool:
         waits = bool(self._queue or self._batch or len(self._homes) or len(self._changes))
+        waits = waits or self._history.due(time.time())
         return waits or self._connection is None or self._damage is not None
 
     def _write_batch(self) -> bool:
@@ -247,14 +281,16 @@ class Ledger:
             if self._connection is None:
                 self._connection = schema.connect(str(self.path), timeout_s=_BUSY_TIMEOUT_S)
                 self.path.chmod(0o600)
+                self._history.opened(self._connection)
             if self._damage is not None:
                 damage, self._damage = self._damage, None
                 if not schema.is_sound(self._connection):
                     raise damage
             self._commit(self._connection)
-        except (sqlite3.Error, schema.LedgerError, OSError) as error:
-            return self._recover(error)
+        except Exception as error:
+            return self._recover(error) if file.is_trouble(error) else self._throw_away(error)
         self.written_rows += len(self._batch)
+        self._settled_rows += len(self._batch)
         self._batch.clear()
         self._homes.written()
         self._changes.written()
@@ -265,8 +301,8 @@ class Ledger:
 
     def _commit(self, connection: sqlite3.Connection) -> None:
         """Write all that waits in one transaction."""
-        homes, changes = self._homes.take(), self._changes.take()
-        if not (self._batch or homes or changes):
+        homes, changes, now = self._homes.take(), self._changes.take(), time.time()
+        if not (self._batch or homes or changes or self._history.due(now)):
             return
         kept = [schema.to_home_row(model, *found) for (model, _), found in homes.items() if found is not None]
         forgotten = [key for key, found in homes.items() if found is None]
@@ -274,11 +310,33 @@ class Ledger:
         undone = [key for key, values in changes.items() if values[0] == values[1]]
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany(schema.INSERT, self._batch)
+        self._history.add_rows(RowFacts._make(_row_facts(row)) for row in self._batch)
+        history_is_due = self._history.due(now)
+        if history_is_due:
+            self._history.write(connection, now)
         connection.executemany(schema.FORGET_HOME, forgotten)
         connection.executemany(schema.SAVE_HOME, kept)
         connection.executemany(schema.FORGET_SETTING, undone)
         connection.executemany(schema.SAVE_SETTING, changed)
         connection.execute("COMMIT")
+        if history_is_due:
+            self._history.written()
+
+    def _throw_away(self, error: Exception) -> bool:
+        """No disk would take it: lose the rows, or where it was not they, the homes. Returns whether to go on."""
+        log.error("ledger cannot write what no disk would take; it is lost", rows=len(self._batch), exc_info=error)
+        self._disconnect()
+        if self._batch:
+            self.dropped_rows += len(self._batch)
+            self._settled_rows += len(self._batch)
+            self._batch.clear()
+        elif len(self._homes) or len(self._changes):
+            self._homes.written()
+            self._changes.written()
+        else:
+            self._trouble = str(error)
+            return False
+        return True
 
     def _recover(self, error: Exception) -> bool:
         """After an error: whether to go on at once, with a new file."""
@@ -295,7 +353,7 @@ class Ledger:
                 )
                 notice = (
                     f"The ledger's file was damaged ({error}) and moved aside to {aside}; a new one was begun. "
-                    "Earlier request rows, homes and changed settings are not in it."
+                    "Earlier request rows, charts, homes and changed settings are not in it."
                 )
                 self._notice = (notice, time.monotonic() + _NOTICE_S)
                 return True
@@ -309,16 +367,21 @@ class Ledger:
         if self._connection is not None:
             connection, self._connection = self._connection, None
             connection.close()
+        self._history.closed()
 
     def _forget(self) -> None:
         """Delete what is older or more than is kept."""
         if time.monotonic() < self._retention_due_s or self._connection is None:
             return
         self._retention_due_s = time.monotonic() + _RETENTION_EVERY_S
-        now = time.time()
+        connection, now = self._connection, time.time()
         try:
-            self._connection.execute(schema.FORGET_OLD, (now - self._settings.retention_days * 86400,))
-            self._connection.execute(schema.FORGET_SURPLUS, (self._settings.max_rows,))
-            self._connection.execute(schema.FORGET_OLD_HOMES, (now - HOME_KEPT_S,))
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(schema.FORGET_OLD, (now - self._settings.retention_days * 86400,))
+            connection.execute(schema.FORGET_SURPLUS, (self._settings.max_rows,))
+            connection.execute(schema.FORGET_OLD_HOMES, (now - HOME_KEPT_S,))
+            self._history.forget(connection, now)
+            connection.execute("COMMIT")
+            self._history.written()
         except sqlite3.Error as error:
             self._recover(error)

@@ -2,7 +2,8 @@
 
 ``requests`` has one column per field of :class:`~lmwarden.types.RequestRecord`, by the same name, in the same order.
 ``homes`` has one row per conversation that is at home somewhere: its keyed hash, never an id or a text. ``settings``
-has what an operator changed at run time, with what the configuration file said when he did.
+has what an operator changed at run time, with what the configuration file said when he did. The tables of the history
+are in history_tables.py.
 
 The schema's number is SQLite's ``user_version``. A file of an earlier version is brought up to this one in one
 transaction; a file with any other number is not touched.
@@ -17,11 +18,12 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from lmwarden.types import Decision, Home, Outcome, ReplicaId, RequestRecord
+from lmwarden.ledger import history_tables
+from lmwarden.types import CandidateScore, Decision, Home, Outcome, PrefixChange, ReplicaId, RequestRecord
 
-SCHEMA_VERSION = 2
-EARLIER_VERSIONS = (0, 1)
-"""Those that are brought up: a new file, and one without homes and settings. Each lacks whole tables, nothing else."""
+SCHEMA_VERSION = 3
+EARLIER_VERSIONS = (0, 1, 2)
+"""Those that are brought up: a new file, one without homes and settings, and one without ``ADDED_COLUMNS``."""
 
 FIELDS = RequestRecord.__struct_fields__
 
@@ -33,10 +35,19 @@ CREATE TABLE IF NOT EXISTS requests (
     conversation TEXT, derived INTEGER NOT NULL, decision TEXT, replica TEXT, outcome TEXT NOT NULL,
     status INTEGER NOT NULL, streamed INTEGER NOT NULL, retried INTEGER NOT NULL, waited_s REAL NOT NULL,
     first_byte_s REAL, duration_s REAL NOT NULL, prompt_tokens INTEGER, cached_tokens INTEGER,
-    completion_tokens INTEGER, finish_reason TEXT
+    completion_tokens INTEGER, finish_reason TEXT,
+    conversation_key BLOB, parent BLOB, client TEXT, kind TEXT, body_bytes INTEGER NOT NULL DEFAULT 0,
+    why TEXT, home TEXT, home_in_flight INTEGER, spill_threshold INTEGER, candidates TEXT,
+    prefix_change TEXT, prefix_shared_ratio REAL, recomputed_tokens INTEGER
 ) STRICT
 """,
     "CREATE INDEX IF NOT EXISTS requests_by_time ON requests (finished_at)",
+    """
+CREATE INDEX IF NOT EXISTS requests_by_conversation ON requests (conversation_key, kind)
+    WHERE conversation_key IS NOT NULL
+""",
+    "CREATE INDEX IF NOT EXISTS requests_by_key ON requests (key_name, finished_at) WHERE key_name IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS requests_by_parent ON requests (parent, conversation_key) WHERE parent IS NOT NULL",
     """
 CREATE TABLE IF NOT EXISTS homes (
     model TEXT NOT NULL, conversation BLOB NOT NULL, replica TEXT NOT NULL, boot_id TEXT NOT NULL,
@@ -50,12 +61,26 @@ CREATE TABLE IF NOT EXISTS settings (
     PRIMARY KEY (model, key)
 ) STRICT, WITHOUT ROWID
 """,
+    *history_tables.CREATE,
 )
+
+ADDED_COLUMNS = (
+    "conversation_key BLOB", "parent BLOB", "client TEXT", "kind TEXT", "body_bytes INTEGER NOT NULL DEFAULT 0",
+    "why TEXT", "home TEXT", "home_in_flight INTEGER", "spill_threshold INTEGER", "candidates TEXT",
+    "prefix_change TEXT", "prefix_shared_ratio REAL", "recomputed_tokens INTEGER",
+)  # fmt: skip
+"""Of ``requests``, since version 3. Earlier rows have nothing there."""
 
 MAX_TOKENS = 2**53
 """Counts beyond this are no counts; SQLite would refuse them from 2**63 on."""
 MAX_REASON_CHARACTERS = 40
 """A longer finish_reason is no reason, and might be text."""
+
+_COUNTS = tuple(
+    FIELDS.index(name) for name in ("prompt_tokens", "cached_tokens", "completion_tokens", "recomputed_tokens")
+)
+_REASON, _CANDIDATES = FIELDS.index("finish_reason"), FIELDS.index("candidates")
+_candidates = msgspec.json.Decoder(tuple[CandidateScore, ...])
 
 INSERT = f"INSERT INTO requests ({', '.join(FIELDS)}) VALUES ({', '.join('?' * len(FIELDS))})"
 RECENT = f"SELECT {', '.join(FIELDS)} FROM requests ORDER BY id DESC LIMIT ?"
@@ -97,6 +122,9 @@ def connect(path: str, *, timeout_s: float) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = NORMAL")
         if version != SCHEMA_VERSION:
             connection.execute("BEGIN IMMEDIATE")
+            if version:
+                for column in ADDED_COLUMNS:
+                    connection.execute(f"ALTER TABLE requests ADD COLUMN {column}")
             for statement in CREATE:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -123,16 +151,15 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 def to_row(record: RequestRecord) -> tuple[Any, ...]:
     """A record's values in the order of the columns. What an engine said and no engine can mean becomes NULL."""
+    values = list(msgspec.structs.astuple(record))
+    for index in _COUNTS:
+        values[index] = _count(values[index])
     reason = record.finish_reason
-    return msgspec.structs.astuple(
-        msgspec.structs.replace(
-            record,
-            prompt_tokens=_count(record.prompt_tokens),
-            cached_tokens=_count(record.cached_tokens),
-            completion_tokens=_count(record.completion_tokens),
-            finish_reason=reason if reason is not None and len(reason) <= MAX_REASON_CHARACTERS else None,
-        )
-    )
+    if reason is not None and len(reason) > MAX_REASON_CHARACTERS:
+        values[_REASON] = None
+    if record.candidates is not None:
+        values[_CANDIDATES] = msgspec.json.encode(record.candidates).decode()
+    return tuple(values)
 
 
 def _count(tokens: int | None) -> int | None:
@@ -146,7 +173,19 @@ def from_row(row: tuple[Any, ...]) -> RequestRecord:
         values[name] = bool(values[name])
     values["decision"] = Decision(values["decision"]) if values["decision"] is not None else None
     values["outcome"] = Outcome(values["outcome"])
+    if values["prefix_change"] is not None:
+        values["prefix_change"] = PrefixChange(values["prefix_change"])
+    if values["candidates"] is not None:
+        values["candidates"] = candidates_of(values["candidates"])
     return RequestRecord(**values)
+
+
+def candidates_of(text: str) -> tuple[CandidateScore, ...] | None:
+    """What a decision compared, as its row has it; None if somebody wrote something else there."""
+    try:
+        return _candidates.decode(text)
+    except msgspec.DecodeError:
+        return None
 
 
 def to_home_row(model: str, home: Home, wall_offset_s: float) -> tuple[Any, ...]:

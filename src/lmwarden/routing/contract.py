@@ -20,7 +20,9 @@ from typing import Protocol
 from lmwarden.types import (
     Action,
     ConversationKey,
+    ConversationView,
     Explanation,
+    Grounds,
     Home,
     HomeChanges,
     Outcome,
@@ -138,4 +140,12 @@ class RouterContract(Protocol):
         Raises:
             KeyError: the ticket is not open.
         """
+        ...
+
+    def grounds(self, ticket: Ticket) -> Grounds | None:
+        """What the latest decision of an open ticket was made on; None: it is not open, or still waits. Cheap."""
+        ...
+
+    def conversations(self, now: float, most: int) -> Sequence[ConversationView]:
+        """The ``most`` conversations that were used last, the latest first. About 1 us each."""
         ...

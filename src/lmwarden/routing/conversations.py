@@ -21,6 +21,7 @@ somebody asks (homes.py), so a turn pays for one entry in a set.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -53,7 +54,9 @@ class Conversation:
 
     __slots__ = (
         "base_opening",
+        "body_bytes",
         "context_tokens",
+        "derived",
         "earlier",
         "epoch",
         "home",
@@ -62,6 +65,7 @@ class Conversation:
         "live",
         "opening",
         "order",
+        "parent",
         "returns",
         "second",
         "second_epoch",
@@ -87,10 +91,16 @@ class Conversation:
         self.turns = 0
         self.context_tokens = 0
         """Prompt and completion of its last finished turn: what its home holds for it."""
+        self.body_bytes = 0
+        """Size of that turn's request; 0: not known."""
         self.last_used = last_used
         self.returns = False
         """Its last turn ended in a tool call: the next one is about to come."""
         self.live = True
+        self.parent: ConversationKey | None = None
+        """Of a subagent: the conversation that started it. Only for people, as is the next one."""
+        self.derived = False
+        """Its key is a fingerprint of its opening."""
         self.opening: bytes | None = None
         self.earlier: tuple[bytes, ...] = ()
         """Openings that its id had before."""
@@ -133,9 +143,14 @@ class Conversation:
         if self.opening is not None:
             if self.in_flight or opening in self.earlier:
                 self.shared = True
-                self.base_opening = self.opening
+                # The one that comes back is the conversation; what came in between was a guest (a title call).
+                self.base_opening = opening if opening in self.earlier else self.opening
             self.earlier = (*self.earlier[1 - EARLIER_OPENINGS :], self.opening)
         self.opening = opening
+
+
+def _last_used(item: tuple[ConversationKey, Conversation]) -> float:
+    return item[1].last_used
 
 
 class ConversationTable:
@@ -159,6 +174,11 @@ class ConversationTable:
     def __iter__(self) -> Iterator[tuple[ConversationKey, Conversation]]:
         """All of them, the next to be evicted first."""
         return itertools.chain(self._dormant.items(), self._fresh.items(), self._established.items())
+
+    def latest(self) -> Iterator[tuple[ConversationKey, Conversation]]:
+        """All of them, the one used last first; lazily, each in O(1)."""
+        orders = (reversed(order.items()) for order in (self._fresh, self._established, self._dormant))
+        return heapq.merge(*orders, key=_last_used, reverse=True)
 
     def get(self, key: ConversationKey) -> Conversation | None:
         """The conversation, or None if it is unknown."""

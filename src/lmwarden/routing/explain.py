@@ -6,7 +6,10 @@ from enum import StrEnum
 
 from lmwarden.routing.placement import Comparison
 from lmwarden.routing.replicas import Engine, Replica
-from lmwarden.types import Decision, Explanation, ReplicaId, Ticket
+from lmwarden.types import ConversationKey, Decision, Explanation, Grounds, ReplicaId, Ticket
+
+MOST_CANDIDATES = 8
+"""So many are kept in a request's books: with 64 replicas the others are many, and further from being chosen."""
 
 _BINDING = frozenset({Decision.PLACED, Decision.STICKY, Decision.SPILLED, Decision.REHOMED})
 
@@ -27,9 +30,16 @@ class Why(StrEnum):
     STALLED = "its home makes no progress"
     AWAITED = "its home was not heard of yet since the warden started"
     LAST_TURN = "where its last turn went"
+    ROOM = "where the waiting room had a place"
     RESPONSE = "its engine keeps the response that it continues"
     AFFINITY_OFF = "affinity is off"
     RANK_IGNORED = "this endpoint ignores a rank"
+
+    __hash__ = str.__hash__  # Enum's is a Python function, and the code is looked up for every request
+
+
+CODES = {why: why.name.lower() for why in Why}
+"""Their names for machines: ``least_loaded``."""
 
 
 class Choice:
@@ -81,6 +91,20 @@ class Choice:
         return None if self.replica is None else self.replica.id
 
 
+def grounds(conversation: ConversationKey | None, choice: Choice) -> Grounds:
+    """The same for the books of every request: no sentence, and few candidates, those of a conversation's turn only."""
+    home = choice.home
+    compared = choice.compared if choice.decision in _BINDING else None
+    return Grounds(
+        conversation,
+        CODES[choice.why],
+        None if home is None else home.name,
+        choice.home_in_flight,
+        choice.threshold,
+        None if compared is None else compared.best(MOST_CANDIDATES),
+    )
+
+
 def explanation(ticket: Ticket, choice: Choice, retried: bool) -> Explanation:
     """Freeze a choice."""
     return Explanation(
@@ -125,6 +149,8 @@ def _reason(choice: Choice) -> str:
             return f"Its home {home} was not heard of yet since the warden started; {replica} took this turn."
         case Decision.SPILLED:
             return f"Its home {home} had just failed; {replica} took this turn."
+        case Decision.REHOMED if choice.why is Why.ROOM:
+            return f"It waited for a place; its home {home} holds its context no more, and {replica} had room."
         case Decision.REHOMED:
             lost = "is being drained" if choice.home_draining else "is lost"
             return f"Its home {home} {lost}; new home {_placed(choice)}."

@@ -29,6 +29,8 @@ class RequestFields(msgspec.Struct, gc=False):
     messages: Raw = _ABSENT
     input: Raw = _ABSENT
     output_config: Raw = _ABSENT
+    prompt: Raw = _ABSENT
+    previous_response_id: Raw = _ABSENT
 
 
 _fields_decoder = msgspec.json.Decoder(RequestFields)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
+from lmwarden.routing.admission import WaitingRoom
 from lmwarden.routing.replicas import WARM_S
 from lmwarden.routing.router import Router
 from lmwarden.types import Decision
@@ -45,4 +47,28 @@ def check(router: Router, now: float) -> None:
         if decision is not Decision.UNROUTED:
             counted = sum(replica.decisions[decision] for replica in fleet)
             assert counted == router._decisions[decision] >= 0, f"{decision}: replicas' counts and the sum differ"
-    assert sum(router._decisions.values()) + router._refused == router._last_ticket, "decisions and requests differ"
+    waiting = 0 if router._door is None else len(router._door.room)
+    told = sum(router._decisions.values()) + router._refused + router._left_room + waiting
+    assert told == router._last_ticket, "decisions and requests differ"
+    if router._door is not None:
+        _check_room(router, router._door.room, now)
+
+
+def _check_room(router: Router, room: WaitingRoom, now: float) -> None:
+    """The waiting room's accounts, recounted."""
+    for waiter in room:
+        assert waiter.ticket not in router._open, f"ticket {waiter.ticket} waits and is open"
+        assert now - waiter.since < room.max_wait_s, f"ticket {waiter.ticket} waits for longer than max_wait_s"
+    assert room.thrash.engaged or not len(room), "somebody waits while the room is not engaged"
+    places = room.places
+    assert len(places.by_key) == sum(len(floor.residents) for floor in places.floors.values()), "residents"
+    for replica, floor in places.floors.items():
+        residents = floor.residents.items()
+        assert all(place.replica is replica and places.by_key[key] is place for key, place in residents), replica.name
+        assert floor.tokens == sum(place.tokens for _, place in residents) >= 0, f"{replica.name}: reserved tokens"
+        assert all(place.tokens > 0 for _, place in residents), f"{replica.name}: a place of nothing"
+        guests = sum(tokens for where, tokens in places._guests.values() if where is floor)
+        assert floor.guest_tokens == guests >= 0, f"{replica.name}: guest tokens"
+    riding = Counter(id(place) for place in places._riding.values())
+    assert all(place.in_flight == riding[id(place)] for place in places.by_key.values()), "turns of residents"
+    assert {*places._riding, *places._guests} <= {*router._open}, "a closed ticket has a place"

@@ -75,6 +75,10 @@ class Comparison(NamedTuple):
         """The candidates as they appear in an explanation."""
         return tuple(self._frozen(scored) for scored in self.scored)
 
+    def best(self, most: int) -> tuple[CandidateScore, ...]:
+        """The ``most`` least loaded candidates, the chosen one first."""
+        return tuple(self._frozen(scored) for scored in sorted(self.scored)[:most])
+
     def _frozen(self, scored: Scored) -> CandidateScore:
         score, conversations, _, in_flight, kv_used, open_tokens, warm_scaled, warm_tokens_scaled, replica = scored
         warm = self.decay * warm_scaled
@@ -122,20 +126,22 @@ def compare(candidates: Sequence[Replica], fleet: Fleet, now: float) -> Comparis
         )
         for replica in candidates
     ]
+    if now < fleet.ramping_until:
+        scored = _with_ramps(scored, now)
     return Comparison(scored, decay, mean_live, fleet.weights, fleet.kv_known, fleet.held_known, fleet.stalled(now))
 
 
-def handicap(replica: Replica, fleet: Fleet, now: float) -> float:
-    """How much less than the average of the others a ready replica *holds*: what a ramp must make up for at first.
+def _with_ramps(scored: list[Scored], now: float) -> list[Scored]:
+    """Count what the others hold on average for replicas that came back empty, at first all of it, then less and less.
 
-    In flight is left out. It needs no ramp, because it rises with each request that goes there, and a difference
-    in the moment of a burst would keep the replica idle for a minute after that burst is over.
+    As it is now, because it changes within seconds while a ramp takes a minute. In flight is left out: it rises with
+    each request that goes there, so it needs no ramp, and nobody shall wait beside an idle replica.
     """
-    if replica not in fleet.ready or len(fleet.ready) == 1:
-        return 0.0
-    holds = {scored[-1]: scored[0] - scored[3] for scored in compare(fleet.ready, fleet, now).scored}
-    own, total = holds[replica], sum(holds.values())
-    return max(0.0, (total - own) / (len(fleet.ready) - 1) - own)
+    others = [score[0] - score[3] for score in scored if not score[-1].ramp_left(now)]
+    if not others:
+        return scored
+    mean = sum(others) / len(others)
+    return [(score[0] + mean * score[-1].ramp_left(now), *score[1:]) for score in scored]
 
 
 def rendezvous(conversation: ConversationKey, candidates: Sequence[Replica]) -> Replica:

@@ -37,9 +37,6 @@ SAMPLE_FRESH_S = 5.0
 RAMP_S = 60.0
 """How long a replica that returns empty looks busier than it is."""
 
-RAMP_STEP_S = 0.5
-"""How often a ramp is brought up to date."""
-
 AWAITED_S = 30.0
 """For so long after a restart of the warden a replica that conversations came from may stay unheard of: their turns go
 elsewhere without moving them. An engine that outlived the warden answers sooner; one that starts anew is empty."""
@@ -100,9 +97,9 @@ class Replica:
         "kv_fresh_until",
         "kv_used_ratio",
         "last_assigned",
+        "name",
         "open_tokens",
         "ramp_due",
-        "ramp_from",
         "ramp_started",
         "resident_tokens",
         "sample",
@@ -117,6 +114,7 @@ class Replica:
 
     def __init__(self, replica: ReplicaId, engine: Engine) -> None:
         self.id = replica
+        self.name = str(replica)
         self.engine = engine
         self.up: bool | None = None
         """Takes requests; None: was never up."""
@@ -161,8 +159,7 @@ class Replica:
         """Two parts of the placement sum that ``Fleet`` derives from the numbers above: one that stands, and one to
         multiply by ``Fleet.decay(now)``."""
         self.ramp_started = -math.inf
-        self.ramp_from = 0.0
-        """Extra score at ``ramp_started``, falling to 0 over RAMP_S."""
+        """When it began to take requests after it came up empty."""
         self.ramp_due = False
         """It came up empty, and its ramp begins when it is ready."""
 
@@ -209,10 +206,9 @@ class Replica:
             self.failures = 0
             self.suspect_until = -math.inf
 
-    def ramp(self, now: float) -> float:
-        """Extra score while it returns gradually."""
-        left = 1.0 - (now - self.ramp_started) / RAMP_S
-        return self.ramp_from * left if left > 0.0 else 0.0
+    def ramp_left(self, now: float) -> float:
+        """How much of its ramp is still before it: 1 when it begins, 0 after RAMP_S."""
+        return max(0.0, 1.0 - (now - self.ramp_started) / RAMP_S)
 
 
 class Fleet:
@@ -234,6 +230,8 @@ class Fleet:
         self.held_known = False
         """Whether every replica reports its KV capacity; else held context is left out for all."""
         self.live_conversations = 0
+        self.ramping_until = -math.inf
+        """Until then some replica may be on its ramp."""
         """Live ones homed on ready replicas."""
         self._stale: list[Replica] = []
         self._assignments = 0
@@ -262,7 +260,7 @@ class Fleet:
         return self._replicas.get(replica)
 
     def changed(self) -> None:
-        """A replica's state, capacity or ramp changed."""
+        """A replica's state or capacity changed."""
         for replica in self:
             replica.is_ready = replica.up is True and not replica.draining
         self.ready = tuple(replica for replica in self if replica.is_ready)
@@ -294,7 +292,7 @@ class Fleet:
         """Bring ``standing`` and ``decaying`` of all replicas up to date, before they are compared."""
         if now < self._refresh_at:
             for replica in self._stale:
-                self._derive(replica, now)
+                self._derive(replica)
             self._stale.clear()
             return
         self._stale.clear()
@@ -303,16 +301,14 @@ class Fleet:
         self.kv_known = now <= fresh_until
         self._refresh_at = math.nextafter(fresh_until, math.inf) if self.kv_known else math.inf
         for replica in self:
-            self._derive(replica, now)
-            if replica.ramp(now) > 0.0:
-                self._refresh_at = min(self._refresh_at, now + RAMP_STEP_S)
+            self._derive(replica)
 
-    def _derive(self, replica: Replica, now: float) -> None:
+    def _derive(self, replica: Replica) -> None:
         weights, engine, capacity = self.weights, replica.engine, replica.capacity.kv_cache_tokens
         held = weights.held / capacity if self.held_known and capacity else 0.0
         kv_used = weights.kv * replica.kv_used_ratio if self.kv_known else 0.0
         unrouted = engine.unrouted_in_flight / engine.ranks
-        replica.standing = kv_used + held * replica.open_tokens + unrouted + replica.ramp(now)
+        replica.standing = kv_used + held * replica.open_tokens + unrouted
         replica.decaying = weights.warm * replica.warm_scaled + held * replica.warm_tokens_scaled
         replica.stale = False
 
@@ -340,6 +336,13 @@ class Fleet:
         if now < self._suspect_until:
             return tuple(replica for replica in self.ready if now < replica.stalled_until)
         return ()
+
+    def begin_ramp(self, replica: Replica, now: float) -> None:
+        """It takes requests, with an empty cache: it is filled gradually, unless all are empty."""
+        replica.ramp_due = False
+        if self.live_conversations:
+            replica.ramp_started = now
+            self.ramping_until = now + RAMP_S
 
     def cache_lost(self, replica: Replica) -> None:
         """Its cache is empty: no conversation is at home there any more."""

@@ -12,23 +12,27 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
 from lmwarden.routing.conversations import Conversation, ConversationTable
 from lmwarden.routing.deciding import Decider
+from lmwarden.routing.door import Door
 from lmwarden.routing.engine_balancer import BalancerVersion
-from lmwarden.routing.explain import Choice, explanation
+from lmwarden.routing.explain import Choice, explanation, grounds
 from lmwarden.routing.homes import export_homes, restore_homes, take_changes
-from lmwarden.routing.placement import handicap
+from lmwarden.routing.open_turn import OpenTurn
 from lmwarden.routing.replicas import DEFAULT_WEIGHTS, Fleet, Replica, Weights
-from lmwarden.routing.view import replica_view
+from lmwarden.routing.view import last_used, router_view
 from lmwarden.types import (
     Action,
     ConversationKey,
+    ConversationView,
     Decision,
     Dispatch,
     Explanation,
+    Grounds,
     Home,
     HomeChanges,
     Outcome,
@@ -56,22 +60,6 @@ _STICKY, _SPILLED, _CLIENT_PINNED = Decision.STICKY, Decision.SPILLED, Decision.
 _OK, _CLIENT_ERROR, _TIMEOUT, _FAILED = Outcome.OK, Outcome.CLIENT_ERROR, Outcome.TIMEOUT, Outcome.FAILED
 
 
-class _Open:
-    """One open ticket: a reservation and what led to it."""
-
-    __slots__ = ("choice", "conversation", "key", "request", "retried", "run")
-
-    def __init__(self, request: RoutingRequest, key: ConversationKey | None, choice: Choice) -> None:
-        self.request = request
-        self.key = key
-        """None where the request binds nothing."""
-        self.conversation: Conversation | None = None
-        self.choice = choice
-        self.retried = False
-        self.run = 0
-        """Of the engine that it was sent to: what an earlier run did is not this one's fault."""
-
-
 class Router:
     """LM Warden's router. Implements ``RouterContract``."""
 
@@ -96,10 +84,15 @@ class Router:
         self._table = ConversationTable(self._fleet, settings.max_conversations, settings.live_s)
         threshold, self._threshold_source = self._fleet.spill_threshold(settings.spill_threshold)
         self._decider = Decider(settings, self._fleet, threshold, emulated_balancer)
-        self._open: dict[Ticket, _Open] = {}
+        self._open: dict[Ticket, OpenTurn] = {}
         self._last_ticket = 0
         self._decisions: Counter[Decision] = Counter()
         self._refused = 0
+        self._left_room = 0
+        """Requests whose client left while they waited."""
+        self._door: Door | None = None
+        """None: admission is off, or affinity."""
+        self._open_door(0.0)
 
     # Requests
 
@@ -113,7 +106,19 @@ class Router:
         if isinstance(choice, RefuseReason):
             self._refused += 1
             return ticket, (Refuse(ticket, choice, RETRY_AFTER_S),)
-        entry = _Open(request, key if choice.binds else None, choice)
+        door = self._door
+        if door is not None:
+            instead = door.came(ticket, request, conversation, choice, now)
+            if instead is not None:
+                return ticket, instead
+        return ticket, (self._send(ticket, request, conversation, choice, now),)
+
+    def _send(
+        self, ticket: Ticket, request: RoutingRequest, conversation: Conversation | None, choice: Choice, now: float
+    ) -> Dispatch:
+        """Carry a choice out: reserve."""
+        key = request.conversation
+        entry = OpenTurn(request, key if choice.binds else None, choice, now)
         self._open[ticket] = entry
         if entry.key is not None:
             if conversation is None:
@@ -121,7 +126,9 @@ class Router:
                 conversation.opening = request.opening
             self._begin_turn(entry, conversation, now)
         self._reserve(entry)
-        return ticket, (Dispatch(ticket, choice.replica_id, choice.engine.name, choice.decision),)
+        if self._door is not None:
+            self._door.went(ticket, request, entry.key, choice, now)
+        return Dispatch(ticket, choice.replica_id, choice.engine.name, choice.decision)
 
     def failed_before_response(self, ticket: Ticket, now: float) -> Sequence[Action]:
         """See ``RouterContract``."""
@@ -140,6 +147,7 @@ class Router:
         entry.retried = True
         self._release(failed)
         entry.choice = choice
+        entry.sent_at = now
         if entry.conversation is not None:
             self._table.detach(entry.conversation)
             self._bind(entry, entry.conversation)
@@ -147,10 +155,15 @@ class Router:
             assert entry.key is not None
             self._table.note(entry.key)
         self._reserve(entry)
+        if self._door is not None:
+            self._door.moved(ticket, entry.request, entry.key, choice, now)
         return (Dispatch(ticket, choice.replica_id, choice.engine.name, choice.decision),)
 
     def first_byte(self, ticket: Ticket, now: float) -> None:
-        """See ``RouterContract``. This router learns only from how requests end."""
+        """See ``RouterContract``."""
+        entry = self._open.get(ticket)
+        if entry is not None:
+            entry.first_byte_at = now
 
     def finished(self, ticket: Ticket, outcome: Outcome, usage: Usage | None, now: float) -> Sequence[Action]:
         """See ``RouterContract``."""
@@ -164,7 +177,9 @@ class Router:
                 elif outcome is _TIMEOUT or outcome is _FAILED:
                     self._fleet.failed(replica, now, certain=outcome is _TIMEOUT)
             self._end_reservation(entry.choice)
-            self._close(ticket, entry, usage, now)
+            if self._door is not None and outcome is _OK and usage is not None:
+                self._door.learn(ticket, entry, usage, now)
+            return self._close(ticket, entry, usage, now)
         return ()
 
     def cancelled(self, ticket: Ticket, now: float) -> Sequence[Action]:
@@ -172,8 +187,12 @@ class Router:
         entry = self._open.get(ticket)
         if entry is not None:
             self._end_reservation(entry.choice)
-            self._close(ticket, entry, None, now)
-        return ()
+            return self._close(ticket, entry, None, now)
+        actions = None if self._door is None else self._door.gave_up(ticket, now)
+        if actions is None:
+            return ()
+        self._left_room += 1
+        return actions
 
     def wants_opening(self, conversation: ConversationKey) -> bool:
         """See ``RouterContract``: unknown ids (forks), young ones and overlapping turns (shared constants)."""
@@ -209,13 +228,13 @@ class Router:
         state.up = True
         self._became_ready(state, now)
         self._update_threshold()
-        return ()
+        return () if self._door is None else self._door.pump(now)
 
     def replica_down(self, replica: ReplicaId, now: float) -> Sequence[Action]:
         """See ``RouterContract``."""
         self._fleet[replica].up = False
         self._fleet.changed()
-        return ()
+        return () if self._door is None else self._door.pump(now)
 
     def drain(self, replica: ReplicaId, now: float) -> None:
         """See ``RouterContract``. Holds until ``undrain``, over restarts of the engine too."""
@@ -231,9 +250,7 @@ class Router:
     def _became_ready(self, state: Replica, now: float) -> None:
         self._fleet.changed()
         if state.is_ready and state.ramp_due:
-            state.ramp_from, state.ramp_started = handicap(state, self._fleet, now), now
-            state.ramp_due = False
-            self._fleet.changed()
+            self._fleet.begin_ramp(state, now)
 
     # The rest of the contract
 
@@ -245,16 +262,30 @@ class Router:
         self._table.expire(now)
         self._decider.settings = settings
         self._update_threshold()
-        return ()
+        return self._open_door(now)
+
+    def _open_door(self, now: float) -> Sequence[Action]:
+        """Have a waiting room, or none, as the settings say; whoever waits goes where there is none any more."""
+        settings, door = self._settings, self._door
+        if settings.admission == "auto" and settings.affinity:
+            if door is None:
+                self._door = Door(settings, self._fleet, self._table, self, now)
+                return ()
+            return door.configure(settings, now)
+        self._door = None
+        return () if door is None else door.open(now)
 
     def tick(self, now: float) -> Sequence[Action]:
         """See ``RouterContract``."""
         self._table.expire(now)
-        return ()
+        return () if self._door is None else self._door.tick(now)
 
     def next_deadline(self) -> float | None:
         """See ``RouterContract``."""
-        return self._table.next_expiry
+        if self._door is None:
+            return self._table.next_expiry
+        at = self._door.next_deadline
+        return at if self._table.next_expiry is None else min(at, self._table.next_expiry)
 
     def export_homes(self) -> list[Home]:
         """See ``RouterContract``."""
@@ -271,29 +302,54 @@ class Router:
     def view(self, now: float) -> RouterView:
         """See ``RouterContract``."""
         self._table.expire(now)
-        decisions = {decision: self._decisions[decision] for decision in Decision}
-        again = sum(decisions[word] for word in (Decision.STICKY, Decision.SPILLED, Decision.REHOMED))
-        balancer = None
-        if not self._settings.affinity:
-            balancer = "engine" if len(self._fleet.engines) == 1 else "emulated"
-        return RouterView(
-            settings=self._settings,
-            spill_threshold=self._decider.threshold,
-            spill_threshold_source=self._threshold_source,
+        return router_view(
+            self._fleet,
+            self._settings,
+            now,
+            threshold=(self._decider.threshold, self._threshold_source),
             in_flight=len(self._open),
-            waiting=0,
-            decisions=decisions,
+            decisions=self._decisions,
             refused=self._refused,
-            sticky_ratio=decisions[Decision.STICKY] / again if again else None,
             conversations=len(self._table),
-            replicas=tuple(replica_view(replica, now) for replica in self._fleet),
-            balancer=balancer,
+            room=None if self._door is None else self._door.view(now),
         )
 
     def explain(self, ticket: Ticket) -> Explanation:
         """See ``RouterContract``."""
-        entry = self._open[ticket]
-        return explanation(ticket, entry.choice, entry.retried)
+        entry = self._open.get(ticket)
+        if entry is None and self._door is not None:
+            return self._door.explain(ticket, self._decider.threshold)
+        return explanation(ticket, self._open[ticket].choice, self._open[ticket].retried)
+
+    def grounds(self, ticket: Ticket) -> Grounds | None:
+        """See ``RouterContract``."""
+        entry = self._open.get(ticket)
+        return None if entry is None else grounds(entry.request.conversation, entry.choice)
+
+    def conversations(self, now: float, most: int) -> tuple[ConversationView, ...]:
+        """See ``RouterContract``."""
+        return tuple(islice(last_used(self._table, now), most))
+
+    # What the door of the waiting room asks for
+
+    def decide(self, request: RoutingRequest, now: float) -> Choice | RefuseReason:
+        """Decide for a request that waited."""
+        conversation = None if request.conversation is None else self._table.get(request.conversation)
+        return self._decide(request, conversation, now)
+
+    def send(self, ticket: Ticket, request: RoutingRequest, choice: Choice, now: float) -> Dispatch:
+        """Send a request that waited."""
+        conversation = None if request.conversation is None else self._table.get(request.conversation)
+        return self._send(ticket, request, conversation, choice, now)
+
+    def refuse(self, ticket: Ticket, reason: RefuseReason, retry_after_s: int) -> Refuse:
+        """Refuse a request that waits, or would."""
+        self._refused += 1
+        return Refuse(ticket, reason, retry_after_s)
+
+    def open_turns(self) -> Iterable[tuple[Ticket, OpenTurn]]:
+        """Everything that was sent and has not ended."""
+        return self._open.items()
 
     # Reservations
 
@@ -322,7 +378,7 @@ class Router:
         # Not as a fork: its prefix is where all the others' are, and that is to end.
         return msgspec.structs.replace(request, conversation=key, resumed=False)
 
-    def _reserve(self, entry: _Open) -> None:
+    def _reserve(self, entry: OpenTurn) -> None:
         choice = entry.choice
         entry.run = choice.engine.runs
         self._decisions[choice.decision] += 1
@@ -348,18 +404,19 @@ class Router:
         else:
             choice.replica.in_flight -= 1
 
-    def _give_up(self, ticket: Ticket, entry: _Open, reason: RefuseReason, now: float) -> Sequence[Action]:
+    def _give_up(self, ticket: Ticket, entry: OpenTurn, reason: RefuseReason, now: float) -> Sequence[Action]:
         self._refused += 1
         self._release(entry.choice)
-        self._close(ticket, entry, None, now)
+        actions = self._close(ticket, entry, None, now)
         conversation = entry.conversation
         if conversation is not None and conversation.turns == 1 and entry.key is not None:
             self._table.remove(entry.key, conversation)  # it never had a turn
-        return (Refuse(ticket, reason, RETRY_AFTER_S),)
+        return (Refuse(ticket, reason, RETRY_AFTER_S), *actions)
 
-    def _begin_turn(self, entry: _Open, conversation: Conversation, now: float) -> None:
+    def _begin_turn(self, entry: OpenTurn, conversation: Conversation, now: float) -> None:
         assert entry.key is not None
         entry.conversation = conversation
+        conversation.parent, conversation.derived = entry.request.parent, entry.request.derived
         if entry.request.opening is None:
             conversation.opening = None  # not looked at any more: an old one must not be compared with a later one
         decision = entry.choice.decision
@@ -374,7 +431,7 @@ class Router:
             self._table.attach(conversation)
         conversation.turns += 1
 
-    def _bind(self, entry: _Open, conversation: Conversation) -> None:
+    def _bind(self, entry: OpenTurn, conversation: Conversation) -> None:
         """Carry a choice over to its conversation; while detached, if that moves its home."""
         replica, decision = entry.choice.replica, entry.choice.decision
         assert replica is not None
@@ -389,15 +446,16 @@ class Router:
             assert conversation.home is not None
             self._decider.kin.remember(opening, parent, conversation.home)
 
-    def _close(self, ticket: Ticket, entry: _Open, usage: Usage | None, now: float) -> None:
+    def _close(self, ticket: Ticket, entry: OpenTurn, usage: Usage | None, now: float) -> Sequence[Action]:
         """Close a ticket whose reservation has ended; nothing can release it again."""
         del self._open[ticket]
-        conversation = entry.conversation
-        if conversation is None:
-            return
-        assert entry.key is not None
-        context_tokens, returns = conversation.context_tokens, conversation.returns
-        if usage is not None and usage.prompt_tokens is not None:
-            context_tokens = usage.prompt_tokens + (usage.completion_tokens or 0)
-            returns = usage.finish_reason in ("tool_calls", "tool_use")
-        self._table.end_turn(entry.key, conversation, context_tokens, returns, now)
+        conversation, returns = entry.conversation, False
+        if conversation is not None:
+            assert entry.key is not None
+            context_tokens, returns = conversation.context_tokens, conversation.returns
+            if usage is not None and usage.prompt_tokens is not None:
+                context_tokens = usage.prompt_tokens + (usage.completion_tokens or 0)
+                returns = usage.finish_reason in ("tool_calls", "tool_use")
+                conversation.body_bytes = entry.request.body_bytes
+            self._table.end_turn(entry.key, conversation, context_tokens, returns, now)
+        return () if self._door is None else self._door.ended(ticket, returns, now)

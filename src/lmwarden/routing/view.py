@@ -1,9 +1,54 @@
-"""A replica's state, frozen for console, metrics and tests."""
+"""Replicas and conversations, frozen for console, metrics and tests."""
 
 from __future__ import annotations
 
-from lmwarden.routing.replicas import Replica
-from lmwarden.types import Decision, ReplicaView
+from collections.abc import Iterator, Mapping
+
+from lmwarden.routing.conversations import Conversation, ConversationTable
+from lmwarden.routing.replicas import Fleet, Replica
+from lmwarden.types import (
+    ConversationKey,
+    ConversationView,
+    Decision,
+    ReplicaView,
+    RoomView,
+    RouterView,
+    RoutingSettings,
+)
+
+
+def router_view(
+    fleet: Fleet,
+    settings: RoutingSettings,
+    now: float,
+    *,
+    threshold: tuple[int, str],
+    in_flight: int,
+    decisions: Mapping[Decision, int],
+    refused: int,
+    conversations: int,
+    room: RoomView | None = None,
+) -> RouterView:
+    """The router at ``now``. ``threshold``: what it is and where it comes from; the rest as ``RouterView`` has it."""
+    counts = {decision: decisions.get(decision, 0) for decision in Decision}
+    again = sum(counts[word] for word in (Decision.STICKY, Decision.SPILLED, Decision.REHOMED))
+    balancer = None
+    if not settings.affinity:
+        balancer = "engine" if len(fleet.engines) == 1 else "emulated"
+    return RouterView(
+        settings=settings,
+        spill_threshold=threshold[0],
+        spill_threshold_source=threshold[1],
+        in_flight=in_flight,
+        waiting=0 if room is None else room.waiting,
+        decisions=counts,
+        refused=refused,
+        sticky_ratio=counts[Decision.STICKY] / again if again else None,
+        conversations=conversations,
+        replicas=tuple(replica_view(replica, now) for replica in fleet),
+        balancer=balancer,
+        room=room,
+    )
 
 
 def replica_view(replica: Replica, now: float) -> ReplicaView:
@@ -25,3 +70,25 @@ def replica_view(replica: Replica, now: float) -> ReplicaView:
         suspect=replica.is_suspect(now),
         unrouted_in_flight=replica.engine.unrouted_in_flight,
     )
+
+
+def _conversation_view(key: ConversationKey, conversation: Conversation, live_since: float) -> ConversationView:
+    """The conversation; it is live if it was used after ``live_since``, whenever the table expires it."""
+    home = conversation.home
+    return ConversationView(
+        key=key,
+        parent=conversation.parent,
+        derived=conversation.derived,
+        home=home.id if home is not None and home.epoch == conversation.epoch else None,
+        turns=conversation.turns,
+        context_tokens=conversation.context_tokens,
+        in_flight=conversation.in_flight,
+        live=conversation.in_flight > 0 or (conversation.live and conversation.last_used > live_since),
+        last_used=conversation.last_used,
+    )
+
+
+def last_used(table: ConversationTable, now: float) -> Iterator[ConversationView]:
+    """The conversations, the one used last first."""
+    live_since = now - table.live_s
+    return (_conversation_view(key, conversation, live_since) for key, conversation in table.latest())

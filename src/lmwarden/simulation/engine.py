@@ -11,13 +11,15 @@ time the event loop jumps from event to event.
 A request that arrives while a rank computes joins its next step; an idle rank starts at once.
 
 A request without a rank goes where the internal balancer says. What the balancer sees is as old as in
-vLLM: the coordinator publishes counts at most every 100 ms, and between two snapshots only the balancer's
-own picks are added. Requests that name their rank are not added.
+vLLM: the coordinator publishes counts every 100 ms, and between two snapshots only the balancer's own picks are
+added. So a request that comes right after another one has ended still finds that one counted. Requests that name
+their rank are not added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import floor
 from random import Random
 from typing import NamedTuple, Protocol
 
@@ -27,10 +29,14 @@ from lmwarden.simulation.scheduler import EngineRequest, RequestState, Scheduler
 
 
 class Balancer(Protocol):
-    """Chooses the rank of a request that names none."""
+    """Chooses the ranks of requests that name none."""
 
-    def choose(self, loads: Sequence[RankLoad]) -> int:
-        """Index of the rank for the next request."""
+    def choose(self, request: EngineRequest, loads: Sequence[RankLoad]) -> int:
+        """Index of the rank for ``request``; ``loads`` are as old as the last snapshot."""
+        ...
+
+    def ended(self, request: EngineRequest) -> None:
+        """A request that it had chosen for is over."""
         ...
 
 
@@ -40,18 +46,34 @@ class ApiServers:
     ``vllm serve`` starts as many of them as there are ranks unless told otherwise; the kernel spreads connections over
     them, so which one takes a request is as good as random. Their rotations are shifted against each other, as in
     vLLM. What a session sees of a blind rotation is therefore no rotation at all.
+
+    A server knows exactly which of *its* requests are in flight, and takes the others to have as many each.
     """
 
     def __init__(self, version: BalancerVersion, servers: int, ranks: int, seed: int = 0) -> None:
         if servers < 1:
             raise ValueError(f"an engine needs at least one API server, got {servers}")
         self._random = Random(seed)
-        self._servers = [(EngineBalancer(version), ranks * index // servers) for index in range(servers)]
+        self._servers = [EngineBalancer(version) for _ in range(servers)]
+        self._shifts = [ranks * index // servers for index in range(servers)]
+        self._own = [[0] * ranks for _ in range(servers)]
+        self._picked: dict[EngineRequest, list[int]] = {}
 
-    def choose(self, loads: Sequence[RankLoad]) -> int:
-        """Index of the rank for the next request."""
-        balancer, shift = self._random.choice(self._servers)
-        return (balancer.choose([*loads[shift:], *loads[:shift]]) + shift) % len(loads)
+    def choose(self, request: EngineRequest, loads: Sequence[RankLoad]) -> int:
+        """See ``Balancer.choose``."""
+        number = self._random.randrange(len(self._servers))
+        own, shift = self._own[number], self._shifts[number]
+        seen = [load._replace(own_in_flight=len(self._servers) * count) for load, count in zip(loads, own, strict=True)]
+        rank = (self._servers[number].choose([*seen[shift:], *seen[:shift]]) + shift) % len(loads)
+        own[rank] += 1
+        self._picked[request] = own
+        return rank
+
+    def ended(self, request: EngineRequest) -> None:
+        """See ``Balancer.ended``."""
+        own = self._picked.pop(request, None)
+        if own is not None:
+            own[request.rank] -= 1
 
 
 class Progress(NamedTuple):
@@ -68,7 +90,15 @@ class Progress(NamedTuple):
 
 
 class _Rank:
-    __slots__ = ("in_flight", "published_running", "published_waiting", "scheduler", "slowdown", "step_ends_s")
+    __slots__ = (
+        "in_flight",
+        "published_kv_ratio",
+        "published_running",
+        "published_waiting",
+        "scheduler",
+        "slowdown",
+        "step_ends_s",
+    )
 
     def __init__(self, limits: SchedulerLimits, slowdown: float) -> None:
         self.scheduler = Scheduler(limits)
@@ -77,6 +107,7 @@ class _Rank:
         self.in_flight = 0
         self.published_running = 0
         self.published_waiting = 0
+        self.published_kv_ratio = 0.0
 
 
 class SimulatedEngine:
@@ -89,7 +120,7 @@ class SimulatedEngine:
         self.limits = limits
         self._ranks = [_Rank(limits, hardware.slowdown(rank)) for rank in range(ranks)]
         self._balancer = balancer
-        self._snapshot_s = float("-inf")
+        self._next_snapshot_s = 0.0
 
     @property
     def ranks(self) -> int:
@@ -113,10 +144,16 @@ class SimulatedEngine:
             ValueError: the request never fits (see ``Scheduler.add``).
             IndexError: no such rank.
         """
-        index = self._choose(now) if rank is None else rank
+        if now >= self._next_snapshot_s:
+            self._publish(now)
+        index = self._choose(request) if rank is None else rank
         chosen = self._ranks[index]
-        chosen.scheduler.add(request)
         request.rank = index
+        try:
+            chosen.scheduler.add(request)
+        except ValueError:
+            self._balancer.ended(request)
+            raise
         chosen.in_flight += 1
         if rank is None:
             chosen.published_waiting += 1
@@ -130,6 +167,7 @@ class SimulatedEngine:
         if not rank.scheduler.abort(request):
             return False
         rank.in_flight -= 1
+        self._balancer.ended(request)
         return True
 
     def next_event(self) -> float | None:
@@ -149,10 +187,13 @@ class SimulatedEngine:
                     due, due_s = rank, rank.step_ends_s
             if due is None:
                 return progress
+            if due_s >= self._next_snapshot_s:
+                self._publish(due_s)  # what has stood since the last event, before this one changes it
             for request, since_last_s in due.scheduler.complete(due_s):
                 finished = request.state is RequestState.FINISHED
                 if finished:
                     due.in_flight -= 1
+                    self._balancer.ended(request)
                 progress.append(Progress(request, due_s, request.generated_tokens, finished, since_last_s))
             self._begin_step(due, due_s)
 
@@ -160,20 +201,17 @@ class SimulatedEngine:
         work = rank.scheduler.schedule(now)
         rank.step_ends_s = None if work is None else now + self.hardware.step_s(work) * rank.slowdown
 
-    def _choose(self, now: float) -> int:
-        if now - self._snapshot_s >= SNAPSHOT_INTERVAL_S:
-            self._snapshot_s = now
-            for rank in self._ranks:
-                rank.published_running = len(rank.scheduler.running)
-                rank.published_waiting = len(rank.scheduler.waiting)
-        return self._balancer.choose(
-            [
-                RankLoad(
-                    rank.in_flight,
-                    rank.published_running,
-                    rank.published_waiting,
-                    rank.scheduler.pool.used_ratio,
-                )
-                for rank in self._ranks
-            ]
-        )
+    def _publish(self, now: float) -> None:
+        """The coordinator's snapshot, which is due."""
+        self._next_snapshot_s = SNAPSHOT_INTERVAL_S * (floor(now / SNAPSHOT_INTERVAL_S) + 1)
+        for rank in self._ranks:
+            rank.published_running = len(rank.scheduler.running)
+            rank.published_waiting = len(rank.scheduler.waiting)
+            rank.published_kv_ratio = rank.scheduler.pool.used_ratio
+
+    def _choose(self, request: EngineRequest) -> int:
+        loads = [
+            RankLoad(rank.in_flight, rank.published_running, rank.published_waiting, rank.published_kv_ratio)
+            for rank in self._ranks
+        ]
+        return self._balancer.choose(request, loads)

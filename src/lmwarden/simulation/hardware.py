@@ -12,7 +12,8 @@ Model
 
 The weights are read once per step however many tokens it works on, which is why decoding is bound by memory
 and prefill by arithmetic. ``attended_tokens`` is the sum over the step's tokens of the context each one attends
-to. ``rank_slowdown`` stretches the steps of single ranks. The profiles are TOML files beside this module; each says where its numbers come from.
+to. ``rank_slowdown`` stretches the steps of single ranks. The profiles are TOML files beside this module; each says
+where its numbers come from.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class HardwareProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_model_len: int
     block_size: int = 16
     rank_slowdown: tuple[float, ...] = ()
-    """Factor on each rank's step time, rank 0 first, where cards differ (one that is too hot, say); 1 beyond its end."""
+    """Factor on each rank's step time, rank 0 first, where cards differ (one is too hot, say); beyond its end: 1."""
 
     def slowdown(self, rank: int) -> float:
         """Factor on the step time of one rank."""

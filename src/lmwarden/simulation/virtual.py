@@ -64,8 +64,8 @@ class VirtualLevel(msgspec.Struct, frozen=True, kw_only=True):
 
     sessions: int = 8
     """Agents of the closed loop."""
-    arrival_gaps_s: Iterator[float] | None = None
-    """Open loop: endless times from one session's start to the next one's; then ``sessions`` means nothing."""
+    starts_s: Iterator[float] | None = None
+    """Open loop: when sessions start, rising seconds from the level's beginning; then ``sessions`` means nothing."""
     seconds: float = 180.0
     """Length of the measured window."""
     warmup_s: float = 0.0
@@ -142,9 +142,9 @@ class VirtualHost:
         end_s = self._window_start_s + level.seconds
         self._at(self._window_start_s, self._begin_window)
         self._at(begin_s, self._scrape)
-        self._closed_loop = level.arrival_gaps_s is None
-        if level.arrival_gaps_s is not None:
-            self._let_arrive(level.arrival_gaps_s, begin_s)
+        self._closed_loop = level.starts_s is None
+        if level.starts_s is not None:
+            self._let_arrive(level.starts_s, begin_s)
         else:
             for _ in range(level.sessions):
                 self._start_session(begin_s)
@@ -210,14 +210,17 @@ class VirtualHost:
         context = TokenChain(self._options.limits.block_size)
         self._plan_turn(Conversation(self._workload.session(index), SessionProgress(index, now), context), now)
 
-    def _let_arrive(self, gaps_s: Iterator[float], now: float) -> None:
-        """The next session starts after the next gap, and so on."""
+    def _let_arrive(self, starts_s: Iterator[float], begin_s: float) -> None:
+        """The next session starts at its moment, and so on."""
+        start_s = next(starts_s, None)
+        if start_s is None:
+            return
 
-        def start(when: float) -> None:
-            self._start_session(when)
-            self._let_arrive(gaps_s, when)
+        def start(now: float) -> None:
+            self._start_session(now)
+            self._let_arrive(starts_s, begin_s)
 
-        self._at(now + next(gaps_s), start)
+        self._at(begin_s + start_s, start)
 
     def _plan_turn(self, client: Conversation, now: float) -> None:
         """The client's next turn will be sent after its gap."""

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from lmwarden.simulation.blocks import ChainHash
 from lmwarden.simulation.scheduler import EngineRequest
 from lmwarden.simulation.tokens import TokenChain
 from lmwarden.types import ConversationKey, Decision, ReplicaId
@@ -120,9 +121,9 @@ class Conversation:
     __slots__ = (
         "agent_id",
         "answered",
+        "begins",
         "context",
         "key",
-        "opening",
         "parent_key",
         "progress",
         "record",
@@ -144,8 +145,8 @@ class Conversation:
         self.context = context
         self.answered = context
         """The context with the answer of the running request."""
-        self.opening: bytes | None = None
-        """Stands for what the context begins with: equal in a fork and its original."""
+        self.begins: tuple[int, list[ChainHash]] | None = None
+        """How many blocks the context began with, and the hash of the last of them."""
         self.resumed = bool(len(context))
         """The next request carries an answer already."""
         self.turns: Iterator[VirtualTurn] = iter(session.virtual_turns())
@@ -159,6 +160,11 @@ class Conversation:
         self.waited_by: Conversation | None = None
         progress.open_conversations += 1
 
+    @property
+    def opening(self) -> bytes:
+        """Stands for what the context begins with: equal in a fork and its original."""
+        return blake2b(repr(self.begins).encode(), digest_size=16).digest()
+
     def begin_turn(self, now: float) -> VirtualRecord:
         """Take the next turn, of which there must be one, and make its request."""
         turn = self.upcoming
@@ -167,11 +173,11 @@ class Conversation:
         self.turn_number += 1
         if turn.starts_over:
             self.context = TokenChain(self.context.block_size)
-            self.opening, self.resumed = None, False
         self.context.extend(turn.token_ids)
         prompt_tokens = len(self.context)
-        if self.opening is None:
-            self.opening = blake2b(str(self.context.hashes[-1:]).encode(), digest_size=16).digest()
+        if self.begins is None or self.context.hashes[: self.begins[0]][-1:] != self.begins[1]:
+            self.begins = len(self.context.hashes), self.context.hashes[-1:]
+            self.resumed = False
         # A client that may leave needs the context without the answer too.
         self.answered = self.context if turn.leaves_after_s is None else self.context.copy()
         self.answered.extend_with_answer(turn.output_tokens)
@@ -198,7 +204,7 @@ class Conversation:
         context = self.context.copy() if branch.copies_context else TokenChain(self.context.block_size)
         conversation = Conversation(branch.session, self.progress, context)
         if branch.copies_context:
-            conversation.opening = self.opening
+            conversation.begins = self.begins
         else:
             conversation.waited_by = self
             self.waits_for += 1

@@ -1,0 +1,43 @@
+// The codes that the API sends and the page has words for. An unknown one is shown as it came.
+
+export const WHYS = [
+  "least_loaded", "fork", "sibling", "hash", "named", "not_above", "no_other", "above", "not_yet_back", "suspect", "stalled", "awaited",
+  "last_turn", "response", "affinity_off", "rank_ignored",
+] as const;
+export type Why = (typeof WHYS)[number];
+
+export const CAUSES = [
+  "extends", "first", "compaction", "tools_changed", "system_changed", "billing_line", "timestamp", "system_turn_moved", "history_edited",
+  "evicted", "moved", "engine_restarted", "spilled", "rehomed", "other",
+] as const;
+export type Cause = (typeof CAUSES)[number];
+
+export const CHECKS = [
+  "replicas", "panic", "engine_down", "engine_starting", "engine_failed", "engine_stuck", "engine_crashed", "engine_stopping",
+  "engine_stopped", "engine_outdated", "no_metrics", "stale_metrics", "pin_failed", "pin_unverified", "no_usage_details", "stalled",
+  "drained", "restart_failed", "max_num_seqs", "context_too_large", "contexts_do_not_fit", "no_session_id", "prefix_changes", "ledger",
+  "ledger_dropped", "data_loop", "console_open",
+] as const;
+export type CheckCode = (typeof CHECKS)[number];
+
+export const CLIENTS = ["claude-code", "codex", "opencode", "openai", "anthropic", "curl", "other"] as const;
+export type ClientKind = (typeof CLIENTS)[number];
+
+export const KINDS = ["main", "subagent", "auxiliary", "compaction"] as const;
+export type RequestKind = (typeof KINDS)[number];
+
+// The numbers that the words of a decision may use, already written for people.
+export interface WhyNumbers {
+  replica: string;
+  home: string;
+  inFlight: string;
+  threshold: string;
+  // "the least loaded of 4 (score 0.42, next e0/3 with 0.75)": filled where replicas were compared.
+  compared: string;
+}
+
+export interface CauseWords {
+  title: string;
+  means: string;
+  todo: string;
+}

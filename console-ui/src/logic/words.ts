@@ -1,0 +1,104 @@
+// Puts codes and numbers into sentences of the language that is shown.
+
+import type { Candidate, Decision, ReplicaName, Turn, Warning } from "../api/types";
+import { count, decimal, UNKNOWN } from "../format";
+import { CAUSES, CHECKS, CLIENTS, KINDS, WHYS, type Cause, type CauseWords, type CheckCode, type Why } from "../i18n/codes";
+import type { Texts } from "../i18n/en";
+
+// The values of the router's own enumeration, where they are not simply the code with blanks.
+const WHY_OF_VALUE: Record<string, Why> = {
+  "where its prefix is, as a fork": "fork",
+  "where a sibling subagent is": "sibling",
+  "by the hash of its id": "hash",
+  "named by the client": "named",
+  "not above the threshold": "not_above",
+  "no other replica has fewer": "no_other",
+  "above the threshold": "above",
+  "not yet down to the level at which it returns": "not_yet_back",
+  "its home had just failed": "suspect",
+  "its home makes no progress": "stalled",
+  "its home was not heard of yet since the warden started": "awaited",
+  "where its last turn went": "last_turn",
+  "its engine keeps the response that it continues": "response",
+  "this endpoint ignores a rank": "rank_ignored",
+};
+
+export function whyCode(why: string | null): Why | null {
+  if (!why) return null;
+  const code = why.toLowerCase().replaceAll(" ", "_");
+  if ((WHYS as readonly string[]).includes(code)) return code as Why;
+  return WHY_OF_VALUE[why] ?? null;
+}
+
+export function replicaName(name: ReplicaName): string {
+  return typeof name === "string" ? name : `${name[0]}/${name[1]}`;
+}
+
+type Decided = Pick<Turn, "decision" | "why" | "replica" | "home" | "home_in_flight" | "spill_threshold" | "candidates">;
+
+// Why a turn went where it went, with the numbers that the decision used.
+export function whySentence(texts: Texts, turn: Decided): string {
+  const words = texts.why;
+  if (turn.decision === null) return words.refused;
+  const replica = turn.replica ?? words.noReplica;
+  const numbers = {
+    replica,
+    home: turn.home ?? words.itsHome,
+    inFlight: count(turn.home_in_flight),
+    threshold: count(turn.spill_threshold),
+    compared: compared(texts, replica, turn.candidates),
+  };
+  const code = whyCode(turn.why);
+  if (code === null) return texts.decisionMeans[turn.decision];
+  if (code === "least_loaded") {
+    if (turn.decision === "rehomed") return words.rehomed(numbers);
+    if (turn.decision === "balanced") return words.balanced(numbers);
+    if (turn.decision === "placed") return words.placed(numbers);
+  }
+  return words.code[code](numbers);
+}
+
+export function byScore(candidates: readonly Candidate[]): Candidate[] {
+  return [...candidates].sort((a, b) => a.score - b.score);
+}
+
+function compared(texts: Texts, replica: string, candidates: readonly Candidate[] | null): string {
+  const words = texts.why;
+  if (!candidates?.length) return words.comparedShort({ replica, count: "" });
+  const chosen = candidates.find((candidate) => replicaName(candidate.replica) === replica);
+  const next = byScore(candidates).find((candidate) => candidate !== chosen);
+  if (!chosen || !next) return words.comparedShort({ replica, count: count(candidates.length) });
+  return words.compared({
+    replica,
+    count: count(candidates.length),
+    score: decimal(chosen.score, 2),
+    next: replicaName(next.replica),
+    nextScore: decimal(next.score, 2),
+  });
+}
+
+export function causeWords(texts: Texts, code: string): CauseWords {
+  if ((CAUSES as readonly string[]).includes(code)) return texts.causes[code as Cause];
+  return { ...texts.causes.other, title: code.replaceAll("_", " ") };
+}
+
+// A warning in the shown language: its headline, the server's own sentence (English, with the numbers), and what to do.
+export function warningWords(texts: Texts, warning: Warning): { title: string; text: string; todo: string | null } {
+  if (!(CHECKS as readonly string[]).includes(warning.code)) return { title: "", text: warning.text, todo: warning.what_to_do };
+  const words = texts.checks[warning.code as CheckCode];
+  return { title: words.title, text: warning.text, todo: words.todo };
+}
+
+export function clientName(texts: Texts, client: string | null): string {
+  if (client === null) return UNKNOWN;
+  return (CLIENTS as readonly string[]).includes(client) ? texts.client[client as keyof Texts["client"]] : client;
+}
+
+export function kindName(texts: Texts, kind: string | null): string | null {
+  if (kind === null) return null;
+  return (KINDS as readonly string[]).includes(kind) ? texts.kind[kind as keyof Texts["kind"]] : kind;
+}
+
+export function decisionName(texts: Texts, decision: Decision | null): string {
+  return texts.decision[decision ?? "refused"];
+}

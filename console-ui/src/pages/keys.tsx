@@ -1,0 +1,119 @@
+// API keys: who has one, how much each is used, making and revoking them.
+
+import { useState } from "preact/hooks";
+import { change, mayChange } from "../api/client";
+import type { ApiKey } from "../api/types";
+import { compact, count, dateTime, unix, when } from "../format";
+import { texts } from "../i18n";
+import { href } from "../route";
+import { Button, Card, CopyButton, Empty, LoadError, Note, PageTitle, Scroll } from "../ui/basics";
+import { Confirm, Dialog, run } from "../ui/dialog";
+import { useResource } from "../ui/hooks";
+
+const REFRESH_MS = 10_000;
+const NAME = /^[A-Za-z0-9._-]{1,64}$/;
+
+export function Keys() {
+  const words = texts.value.keys;
+  const keys = useResource<{ items: ApiKey[] }>("/api/keys", REFRESH_MS);
+  const [made, setMade] = useState<{ name: string; key: string } | null>(null);
+  const [revoking, setRevoking] = useState<string | null>(null);
+  const create = (name: string): Promise<boolean> =>
+    run(async () => {
+      setMade(await change<{ name: string; key: string }>("POST", "/api/keys", { name }));
+      keys.reload();
+    });
+  const revoke = (name: string): void => void run(() => change("DELETE", `/api/keys/${encodeURIComponent(name)}`)).then(keys.reload);
+  return (
+    <>
+      <PageTitle title={words.title}>{words.title}</PageTitle>
+      <p class="intro">{words.intro}</p>
+      <Card>
+        {mayChange() ? <Create onCreate={create} /> : <p class="hint">{texts.value.common.readOnly}</p>}
+        <LoadError error={keys.error} retry={keys.reload} />
+        {keys.data && (keys.data.items.length ? <Table items={keys.data.items} onRevoke={setRevoking} /> : <Empty>{words.empty}</Empty>)}
+      </Card>
+      {made && <Once made={made} onClose={() => setMade(null)} />}
+      {revoking && <Confirm title={words.confirm(revoking)} text={words.confirmText} action={words.revoke} onClose={() => setRevoking(null)} onConfirm={() => revoke(revoking)} />}
+    </>
+  );
+}
+
+function Create(props: { onCreate: (name: string) => Promise<boolean> }) {
+  const words = texts.value.keys;
+  const [name, setName] = useState("");
+  const submit = async (event: Event): Promise<void> => {
+    event.preventDefault();
+    if (NAME.test(name) && (await props.onCreate(name))) setName("");
+  };
+  return (
+    <form class="create-key" onSubmit={(event) => void submit(event)}>
+      <label class="field">
+        <span class="field-label">{words.name}</span>
+        <input type="text" value={name} maxLength={64} autoComplete="off" spellcheck={false} aria-describedby="key-hint" onInput={(event) => setName(event.currentTarget.value)} />
+      </label>
+      <Button type="submit" kind="primary" disabled={!NAME.test(name)}>
+        {words.create}
+      </Button>
+      <span class="hint" id="key-hint">
+        {words.nameHint}
+      </span>
+    </form>
+  );
+}
+
+function Table(props: { items: ApiKey[]; onRevoke: (name: string) => void }) {
+  const words = texts.value.keys;
+  return (
+    <Scroll label={words.title}>
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">{words.name}</th>
+            <th scope="col">{words.created}</th>
+            <th scope="col">{words.lastUsed}</th>
+            <th scope="col" class="right">{words.requests}</th>
+            <th scope="col" class="right">{words.prompt}</th>
+            <th scope="col" class="right">{words.completion}</th>
+            <th scope="col">
+              <span class="hidden">{words.revoke}</span>
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {props.items.map((key) => (
+            <tr key={key.name}>
+              <th scope="row">
+                <a href={href(["requests"], { key: key.name })}>{key.name}</a>
+              </th>
+              <td>{dateTime(unix(key.created_at))}</td>
+              <td>{key.last_used_at === null ? words.never : when(key.last_used_at)}</td>
+              <td class="right">{count(key.requests_24h)}</td>
+              <td class="right">{compact(key.prompt_tokens_24h)}</td>
+              <td class="right">{compact(key.completion_tokens_24h)}</td>
+              <td class="row-actions">
+                <Button kind="danger" onClick={() => props.onRevoke(key.name)} disabled={!mayChange()} label={`${words.revoke} ${key.name}`}>
+                  {words.revoke}
+                </Button>
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Scroll>
+  );
+}
+
+// Escape does not close it: what is shown here cannot be shown again.
+function Once(props: { made: { name: string; key: string }; onClose: () => void }) {
+  const words = texts.value.keys;
+  return (
+    <Dialog title={words.once(props.made.name)} onClose={props.onClose} keepOpen actions={<Button onClick={props.onClose}>{texts.value.common.close}</Button>}>
+      <Note tone="warning">{words.onceText}</Note>
+      <div class="secret">
+        <input class="mono" readOnly value={props.made.key} aria-label={words.key} onFocus={(event) => event.currentTarget.select()} />
+        <CopyButton text={props.made.key} />
+      </div>
+    </Dialog>
+  );
+}

@@ -1,0 +1,31 @@
+// Warnings in plain words, with what to do.
+
+import type { Warning } from "../api/types";
+import { texts } from "../i18n";
+import { warningWords } from "../logic/words";
+import { English } from "./basics";
+
+export function Warnings(props: { warnings: readonly Warning[] }) {
+  const words = texts.value.overview;
+  return (
+    <ul class="warnings">
+      {props.warnings.map((warning, index) => {
+        const { title, text, todo } = warningWords(texts.value, warning);
+        const fault = warning.level === "fault";
+        return (
+          <li key={`${warning.code}${index}`} class={`note ${fault ? "fault" : "warning"}`}>
+            <strong>
+              <span class="warning-level">{fault ? words.fault : words.warning}</span> {title || <English>{text}</English>}
+            </strong>
+            {title && (
+              <span class="warning-text">
+                <English>{text}</English>
+              </span>
+            )}
+            {todo && <span class="warning-todo">→ {todo}</span>}
+          </li>
+        );
+      })}
+    </ul>
+  );
+}

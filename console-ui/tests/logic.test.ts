@@ -1,0 +1,154 @@
+import { describe, expect, it } from "vitest";
+import type { Routing, Series } from "../src/api/types";
+import { legendOrder, lonely, widerBars, type PlotSpec } from "../src/logic/plot-spec";
+import { en } from "../src/i18n/en";
+import { busiestSentence } from "../src/logic/busiest";
+import { append, merge } from "../src/logic/paging";
+import { fromLocalInput, parseRange, rangeQuery, refreshMs, toLocalInput } from "../src/logic/range";
+import { align, column, group, hasData, largest, latestKnown, roundUp, stack, sum } from "../src/logic/series";
+import { bySection } from "../src/logic/settings";
+import { mostly, parts, promptParts } from "../src/logic/timing";
+import { flatten } from "../src/logic/tree";
+import { sortRows } from "../src/pages/model/columns";
+import { href, parseHash } from "../src/route";
+import { ROW_PX, windowOf } from "../src/ui/virtual";
+
+const series = (times: number[]): Series => ({ from: 0, to: 100, step_s: 10, points: times.map((t) => ({ t, v: t })) });
+
+describe("series", () => {
+  it("makes a hole where buckets are missing, and none where they are not", () => {
+    expect(align(series([0, 10, 20])).times).toEqual([0, 10, 20]);
+    expect(align(series([0, 10, 30])).times).toEqual([0, 10, 20, 30]);
+    const { times, points } = align(series([0, 10, 90]));
+    expect(times).toEqual([0, 10, 20, 80, 90]);
+    expect(column(points, "v")).toEqual([0, 10, null, null, 90]);
+    expect(column(points, "other")).toEqual([null, null, null, null, null]);
+  });
+
+  it("adds what is known and does not make up the rest", () => {
+    expect(sum([1, null, null], [2, 3, null])).toEqual([3, 3, null]);
+    expect(stack([[1, 1], [2, null], [3, null]])).toEqual([[6, 1], [5, null], [3, null]]);
+    expect(hasData([[null, null]])).toBe(false);
+    expect(largest([null, 3], [2])).toBe(3);
+    expect(latestKnown([[1, null, null], [null, 2, null]])).toBe(1);
+    expect(latestKnown([[null]])).toBeNull();
+  });
+
+  it.each([[0, 1], [0.03, 0.05], [1, 1], [3, 5], [7001, 10_000], [240, 250]])("rounds %d up to %d", (value, top) => expect(roundUp(value)).toBeCloseTo(top));
+
+  it("joins buckets into bars wide enough to be seen, at fixed places, and keeps their mean", () => {
+    const values = [10, 20, null, null, null, null, 5, 7];
+    const spec: PlotSpec = { times: values.map((_, i) => 100 + i * 10), from: 100, to: 180, stepS: 10, format: String, lines: [{ label: "a", color: "blue", kind: "bars", values, own: values }] };
+    const wide = widerBars(spec, 16);
+    expect(wide.stepS).toBe(30);
+    expect(wide.times).toEqual([90, 120, 150]);
+    expect(wide.lines[0]!.values).toEqual([15, null, 6]);
+    expect(widerBars(spec, 800)).toBe(spec);
+    expect(group([100, 110, 130], 20).map(({ t }) => t)).toEqual([100, 120]);
+  });
+
+  it("shows a point that is no line", () => {
+    expect(lonely([1, null, 2, 3, null, 4])).toEqual([0, 5]);
+  });
+
+  it("reads a stack from its bottom", () => {
+    const line = (label: string, own?: number[]) => ({ label, color: "blue" as const, kind: "bars" as const, values: [], ...(own ? { own } : {}) });
+    expect(legendOrder([line("top", []), line("bottom", []), line("other")]).map((one) => one.label)).toEqual(["bottom", "top", "other"]);
+  });
+});
+
+describe("subagents", () => {
+  const item = (id: string, parent: string | null) => ({ id, parent });
+  it("hang below who started them", () => {
+    const rows = flatten([item("c", "b"), item("a", null), item("b", "a"), item("d", "gone")]);
+    expect(rows.map(({ item: { id }, depth }) => [id, depth])).toEqual([["a", 0], ["b", 1], ["c", 2], ["d", 0]]);
+  });
+  it("survive a ring", () => {
+    expect(flatten([item("a", "b"), item("b", "a"), item("s", "s")])).toHaveLength(3);
+  });
+});
+
+describe("where the time went", () => {
+  const turn = { waited_s: 6, first_byte_s: 7, duration_s: 10 };
+  it("splits it without a rest", () => {
+    expect(parts(turn)).toEqual({ waited: 6, first: 1, decode: 3 });
+    expect(mostly(turn)).toBe("waited");
+    expect(mostly({ waited_s: 3, first_byte_s: 6, duration_s: 10 })).toBeNull();
+    expect(parts({ waited_s: 1, first_byte_s: null, duration_s: 2 })).toEqual({ waited: 1, first: null, decode: null });
+  });
+  it("counts as computed what was not measured", () => {
+    expect(promptParts({ prompt_tokens: 100, cached_tokens: null })).toEqual({ cached: 0, computed: 100 });
+    expect(promptParts({ prompt_tokens: 100, cached_tokens: 96 })).toEqual({ cached: 96, computed: 4 });
+    expect(promptParts({ prompt_tokens: null, cached_tokens: null })).toBeNull();
+  });
+});
+
+describe("lists in pages", () => {
+  const id = (row: { id: string }) => row.id;
+  const rows = (...ids: string[]) => ids.map((name) => ({ id: name }));
+  it("take the newest page and keep what was read below it", () => {
+    expect(merge(rows("a", "b"), rows("n", "a"), id, false)).toEqual(rows("n", "a"));
+    expect(merge(rows("a", "b", "c"), rows("n", "a"), id, false)).toEqual(rows("n", "a", "b", "c"));
+  });
+  it("keep their places while held", () => {
+    const shown = [{ id: "a", v: 1 }, { id: "b", v: 1 }];
+    expect(merge(shown, [{ id: "b", v: 2 }, { id: "n", v: 2 }], id, true)).toEqual([{ id: "a", v: 1 }, { id: "b", v: 2 }]);
+  });
+  it("take no row twice", () => {
+    expect(append(rows("a", "b"), rows("b", "c"), id)).toEqual(rows("a", "b", "c"));
+  });
+  it("draw only what is in view", () => {
+    expect(windowOf(0, 10 * ROW_PX, 5000)).toEqual({ first: 0, last: 18 });
+    expect(windowOf(1000 * ROW_PX, 10 * ROW_PX, 5000)).toEqual({ first: 992, last: 1018 });
+    expect(windowOf(9e9, 10 * ROW_PX, 20)).toEqual({ first: 12, last: 20 });
+  });
+});
+
+describe("addresses", () => {
+  it("carry any model's name", () => {
+    const where = href(["models", "org/name:1 b%"], { model: "x&y", none: null });
+    expect(parseHash(where).parts).toEqual(["models", "org/name:1 b%"]);
+    expect(parseHash(where).query.get("model")).toBe("x&y");
+    expect(parseHash("#/a%").parts).toEqual(["a%"]);
+    expect(parseHash("").parts).toEqual([]);
+  });
+
+  it("carry a time range, and a nonsense one is the last hour", () => {
+    expect(parseRange(new URLSearchParams("window=7d"))).toEqual({ window: "7d", from: null, to: null });
+    expect(parseRange(new URLSearchParams("from=20&to=10&window=x")).window).toBe("1h");
+    const free = parseRange(new URLSearchParams("from=10.5&to=20.2"));
+    expect(rangeQuery(free)).toEqual({ from: "10", to: "21" });
+    expect(refreshMs(free, 1e9)).toBe(0);
+    expect(refreshMs({ ...free, to: 1e9 }, 1e9)).toBeGreaterThan(0);
+    const now = 1_795_996_800;
+    expect(fromLocalInput(toLocalInput(now))).toBe(now);
+    expect(fromLocalInput("")).toBeNull();
+  });
+});
+
+describe("the busiest replica", () => {
+  const row = (replica: string, in_flight: number, more: object = {}) => ({ replica, in_flight, conversations: 0, resident_tokens: 0, kv_cache_tokens: 1000, spilled_in: 0, ...more });
+  const routing = (...replicas: object[]) => ({ affinity: true, spill_threshold: 8, replicas }) as unknown as Routing;
+  it("is named with the reason", () => {
+    const sentence = busiestSentence(en, routing(row("e0/0", 1), row("e0/1", 9, { conversations: 7, resident_tokens: 700, spilled_in: 2 })));
+    expect(sentence).toBe("Busiest: e0/1 with 9 in flight, 90% of all. It is the home of 7 live conversations that hold 70% of its cache. 2 requests spilled to it from others. It is above the spill threshold: its later turns go elsewhere for now.");
+  });
+  it("is nobody where all are the same", () => {
+    expect(busiestSentence(en, routing(row("e0/0", 0), row("e0/1", 0)))).toBe(en.model.quiet);
+    expect(busiestSentence(en, routing(row("e0/0", 2), row("e0/1", 2)))).toBe("All replicas have 2 in flight.");
+    expect(busiestSentence(en, routing())).toBeNull();
+  });
+  it("sorts like a person: e0/2 before e0/10, and not known last", () => {
+    const rows = routing(row("e0/10", 1, { prefix_hit_ratio: null }), row("e0/2", 3, { prefix_hit_ratio: 0.5 }), row("e1/0", 2, { prefix_hit_ratio: 0.7 })).replicas;
+    expect(sortRows(rows, "replica", false).map((one) => one.replica)).toEqual(["e0/2", "e0/10", "e1/0"]);
+    expect(sortRows(rows, "inFlight", true).map((one) => one.in_flight)).toEqual([3, 2, 1]);
+    for (const down of [true, false]) expect(sortRows(rows, "hitRate", down).at(-1)!.replica).toBe("e0/10");
+  });
+});
+
+describe("settings", () => {
+  it("stand under their table", () => {
+    const item = (key: string) => ({ key, value: 1, source: "default" });
+    expect(bySection([item("a.b"), item("c"), item("models[0].routing.x"), item("a.d")]).map(([name, list]) => [name, list.length])).toEqual([["a", 2], ["", 1], ["models[0].routing", 1]]);
+  });
+});

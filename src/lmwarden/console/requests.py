@@ -1,0 +1,115 @@
+"""``/api/requests``: the latest request rows, filtered. Field names here are public; no text of a user is in a row."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from lmwarden.console.answers import MAX_ITEMS, Page, encode, json_answer, number_of
+from lmwarden.ledger.ledger import Ledger
+from lmwarden.ledger.requests import REFUSED, NumberedRecord, RequestFilter, latest
+from lmwarden.ledger.schema import LedgerError
+from lmwarden.types import CandidateScore, Decision, Outcome, PrefixChange
+
+USUAL_ITEMS = 100
+_MOST_ROWS = 2**53
+_DECISIONS = (*Decision, REFUSED)
+
+
+class RequestItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One finished request; the fields are those of ``types.RequestRecord``, where they are explained."""
+
+    id: int
+    finished_at: float
+    model: str
+    endpoint: str
+    key_name: str | None
+    conversation: str | None
+    """8 hex digits, as people see it."""
+    conversation_id: str | None
+    """32 hex digits, for ``/api/conversations/{id}``; so is the next."""
+    parent_id: str | None
+    client: str | None
+    kind: str | None
+    derived: bool
+    decision: Decision | None
+    """null: refused, or left before it was sent."""
+    why: str | None
+    home: str | None
+    home_in_flight: int | None
+    spill_threshold: int | None
+    candidates: tuple[CandidateScore, ...] | None
+    replica: str | None
+    outcome: Outcome
+    status: int
+    streamed: bool
+    retried: bool
+    body_bytes: int
+    waited_s: float
+    first_byte_s: float | None
+    duration_s: float
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    completion_tokens: int | None
+    finish_reason: str | None
+    prefix_change: PrefixChange | None
+    prefix_shared_ratio: float | None
+    recomputed_tokens: int | None
+
+
+_SAME = tuple(name for name in RequestItem.__struct_fields__ if name not in ("id", "conversation_id", "parent_id"))
+"""Fields that are the record's, by the same name."""
+
+
+class Requests:
+    """The handler."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def show(self, request: Request) -> Response:
+        """One page, the newest first."""
+        limit = number_of(request, "limit", 1, MAX_ITEMS, USUAL_ITEMS)
+        before = number_of(request, "before", 0, _MOST_ROWS, _MOST_ROWS)
+        question = latest(_wanted(request), limit + 1, before)
+        try:
+            found = await asyncio.to_thread(self._ledger.reader.ask, question)
+        except LedgerError as error:
+            raise HTTPException(503, f"the requests cannot be read: {error}") from None
+        shown = found[:limit]
+        following = str(shown[-1].number) if len(found) > limit else None
+        return json_answer(encode(Page([_item(row) for row in shown], following)))
+
+
+def routes(ledger: Ledger) -> list[Route]:
+    """``/api/requests``."""
+    return [Route("/api/requests", Requests(ledger).show)]
+
+
+def _wanted(request: Request) -> RequestFilter:
+    query = request.query_params
+    for name, allowed in (("outcome", tuple(Outcome)), ("decision", _DECISIONS)):
+        if name in query and query[name] not in allowed:
+            raise HTTPException(400, f"{name}: must be one of {', '.join(allowed)}, not {query[name]!r:.40}")
+    return RequestFilter(
+        model=query.get("model"),
+        key_name=query.get("key"),
+        outcome=query.get("outcome"),
+        decision=query.get("decision"),
+        replica=query.get("replica"),
+    )
+
+
+def _item(row: NumberedRecord) -> RequestItem:
+    record = row.record
+    return RequestItem(
+        id=row.number,
+        conversation_id=record.conversation_key.hex() if record.conversation_key is not None else None,
+        parent_id=record.parent.hex() if record.parent is not None else None,
+        **{name: getattr(record, name) for name in _SAME},
+    )

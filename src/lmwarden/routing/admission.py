@@ -1,0 +1,202 @@
+"""The waiting room: beyond the caches' capacity only some conversations run, and those keep what was read.
+
+Theory of operation. A cache that is visited in a circle larger than itself holds nothing of what comes next, so beyond
+capacity every turn reads its whole context again, wherever it goes. The cure is to hold *places*: so many
+conversations as fit are residents of a replica, their turns go at once and find their context; the others wait
+here, before any replica, oldest first. What a resident gives up its place for:
+
+* it is idle for longer than a next turn usually takes, or its last turn was no tool call, and somebody needs the room;
+* its context has grown, and does not fit any more;
+* somebody waits too long: at a turn's boundary, if any waiter would be older than its *patience* when its turn comes
+
+      patience = max(one turn, beta * waiters * time between two ends of turns),  at most max_wait_s
+
+  ``beta`` is the operator's ``prefer``. Around 1 everybody waits the mean; from 2.5 on more than half of the turns do not
+  wait at all and the others wait longer; without bound only the first turns wait. A resident keeps its place for
+  ``least_turns`` in any case, so many that reading its context again stays a small part of the replica's time.
+
+Short work must not stand behind long work: what is much smaller than the usual resident (a subagent) has a queue of its
+own that goes first, until the head of the other one has lost its patience.
+
+Worked example, one replica that holds four of equal size; a, b, c, d are residents, e waits for 20 s, f for 5 s, and a turn
+ends each 3 s. beta = 2.5: patience = max(12, 2.5 * 2 * 3) = 15 s. The next turn of a resident, say of c, finds that
+e is older than that: c gives up its place and stands behind f; e goes.
+
+All of this happens only while the switch says so (admission_demand.py). The sizes are admission_places.py and
+admission_learned.py; what carries it out is door.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+
+from lmwarden.routing.admission_demand import Thrash
+from lmwarden.routing.admission_learned import Learned
+from lmwarden.routing.admission_places import Place, Places
+from lmwarden.routing.replicas import Replica
+from lmwarden.types import ConversationKey, RoutingRequest, Ticket
+
+BETA = {"tail": 1.0, "balanced": 2.5, "median": math.inf}
+"""By ``prefer``."""
+REREAD_RATIO = 0.35
+"""A resident keeps its place for so many turns that reading it again is no larger part of their time."""
+MOST_TURNS = 64
+"""Bound of that number."""
+SMALL_RATIO = 0.25
+"""Of the mean resident: what is smaller has a queue of its own."""
+KEEP_GAPS_RATIO = 1.5
+"""An idle place is kept for so many times the gap that a tenth of the gaps exceeds ..."""
+KEEP_MIN_S, KEEP_MAX_S = 0.4, 8.0
+"""... within these."""
+MOST_WAITING = 512
+"""Beyond it requests are refused."""
+
+
+class Waiter:
+    """A request in the room."""
+
+    __slots__ = ("key", "request", "since", "small", "ticket", "tokens")
+
+    def __init__(self, ticket: Ticket, request: RoutingRequest, key: ConversationKey, tokens: int, now: float) -> None:
+        self.ticket = ticket
+        self.request = request
+        self.key = key
+        self.tokens = tokens
+        self.since = now
+        self.small = False
+
+
+class WaitingRoom:
+    """Who waits and who goes next. Times in seconds."""
+
+    def __init__(self, replicas: Iterable[Replica], prefer: str, max_wait_s: float) -> None:
+        self.learned = Learned()
+        self.thrash = Thrash()
+        self.places = Places(replicas)
+        self.beta = BETA[prefer]
+        self.max_wait_s = max_wait_s
+        self.keep_s = KEEP_MIN_S
+        self._long: OrderedDict[Ticket, Waiter] = OrderedDict()
+        self._small: OrderedDict[Ticket, Waiter] = OrderedDict()
+
+    def configure(self, prefer: str, max_wait_s: float) -> None:
+        """What an operator may change."""
+        self.beta = BETA[prefer]
+        self.max_wait_s = max_wait_s
+
+    def __len__(self) -> int:
+        return len(self._long) + len(self._small)
+
+    def __iter__(self) -> Iterator[Waiter]:
+        return itertools.chain(self._small.values(), self._long.values())
+
+    def get(self, ticket: Ticket) -> Waiter | None:
+        """The waiter, or None."""
+        return self._long.get(ticket) or self._small.get(ticket)
+
+    @property
+    def is_full(self) -> bool:
+        """Nobody else is let in."""
+        return len(self) >= MOST_WAITING
+
+    def enter(self, waiter: Waiter) -> None:
+        """Stand at the end."""
+        places = self.places
+        usual = sum(floor.tokens for floor in places.floors.values()) / max(1, len(places.by_key))
+        waiter.small = waiter.tokens < SMALL_RATIO * usual
+        (self._small if waiter.small else self._long)[waiter.ticket] = waiter
+
+    def leave(self, waiter: Waiter) -> None:
+        """Go, or give up."""
+        del (self._small if waiter.small else self._long)[waiter.ticket]
+
+    @property
+    def oldest(self) -> Waiter | None:
+        """Who waits longest."""
+        heads = [next(iter(queue.values())) for queue in (self._small, self._long) if queue]
+        return min(heads, key=lambda waiter: waiter.since, default=None)
+
+    @property
+    def patience_s(self) -> float:
+        """How long a waiter may wait before a resident gives way."""
+        fair = self.beta * len(self) * self.learned.between_ends_s if len(self) else 0.0
+        return min(self.max_wait_s, max(self.learned.turn_s, fair))
+
+    def goes_at_once(self, key: ConversationKey, tokens: int, now: float) -> bool:
+        """Whether a turn that arrives keeps its conversation's place. If not, the conversation has none any more."""
+        place = self.places.of(key)
+        if place is None:
+            return False
+        if place.in_flight:
+            self.places.take(key, place.replica, max(tokens, place.tokens))
+            return True
+        if not self._must_give_way(place, now) and self._grow(place, tokens, now):
+            return True
+        self.places.leave(place)
+        return False
+
+    def _grow(self, place: Place, tokens: int, now: float) -> bool:
+        """Make its place so large, if it fits."""
+        floor = self.places.floors[place.replica]
+        place.in_flight += 1  # it does not make room for itself
+        leaving = self.places.room(floor, tokens - place.tokens, self.learned.shared_tokens, self.keep_s, now)
+        place.in_flight -= 1
+        if leaving is None and len(floor.residents) > 1:
+            return False
+        for other in leaving or ():
+            self.places.leave(other)
+        self.places.take(place.key, place.replica, tokens)
+        return True
+
+    def _must_give_way(self, place: Place, now: float) -> bool:
+        if not len(self) or place.turns < self.least_turns(place.tokens):
+            return False
+        between_s, patience_s = self.learned.between_ends_s, self.patience_s
+        return any(
+            now - waiter.since + ahead * between_s > patience_s
+            for ahead, waiter in enumerate(self._long.values(), start=1)
+        )
+
+    def least_turns(self, tokens: int) -> int:
+        """So many turns a place of that size is kept: what reading it again costs, over a turn's time."""
+        if not self.learned.turn_s:
+            return 1
+        cost = self.learned.reading_s(tokens) / (REREAD_RATIO * self.learned.turn_s)
+        return min(MOST_TURNS, max(1, math.ceil(cost)))
+
+    def next(self, candidates: Iterable[Replica], now: float) -> tuple[Waiter, Replica] | None:
+        """Who goes now, and where; makes room there. None: nobody."""
+        heads = [next(iter(queue.values())) for queue in (self._small, self._long) if queue]
+        if len(heads) == 2 and now - heads[1].since > self.patience_s:
+            heads.reverse()
+        for waiter in heads:
+            replica = self._room_for(waiter, candidates, now)
+            if replica is not None:
+                return waiter, replica
+        return None
+
+    def _room_for(self, waiter: Waiter, candidates: Iterable[Replica], now: float) -> Replica | None:
+        shared = self.learned.shared_tokens
+        best: tuple[tuple[int, int, float], Replica, list[Place]] | None = None
+        for replica in candidates:
+            floor = self.places.floors[replica]
+            leaving = self.places.room(floor, waiter.tokens, shared, self.keep_s, now)
+            if leaving is None:
+                continue
+            rank = (replica.in_flight, len(leaving), -floor.free_tokens(shared))
+            if best is None or rank < best[0]:
+                best = rank, replica, leaving
+        if best is None:
+            return None
+        for place in best[2]:
+            self.places.leave(place)
+        return best[1]
+
+    def refresh(self) -> None:
+        """Derive what is not worth deriving for every request."""
+        gap_s = self.learned.gap_quantile_s(0.9)
+        if gap_s is not None:
+            self.keep_s = min(KEEP_MAX_S, max(KEEP_MIN_S, KEEP_GAPS_RATIO * gap_s))

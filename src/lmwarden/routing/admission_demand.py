@@ -1,0 +1,89 @@
+"""When the waiting room engages: only under thrash, and with hysteresis.
+
+*Demand* is the context of all conversations that are in use (in flight, waiting, or idle for less time than a next turn
+usually takes) over what the replicas hold. Above ``ENGAGE_RATIO`` a cache that is visited in a circle has always just
+evicted what comes next. It must stand for ``HOLD_S``: where a session ends and the next one begins, both count for a
+moment. Where turns were seen to lose their context, ``ENGAGE_LOSING_RATIO`` is enough; where turns were seen to keep it
+(there is a CPU tier behind the cache, or the estimate is wrong), no demand is.
+
+With pauses between the turns, holding places makes residents think while others wait: the room stays open then. It
+disengages when demand has fallen below 1 and nobody waits, or when pauses became long.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from lmwarden.routing.admission_places import KEPT_LOW_RATIO
+
+ENGAGE_RATIO = 1.15
+ENGAGE_LOSING_RATIO = 1.1
+DISENGAGE_RATIO = 1.0
+HOLD_S = 3.0
+"""So long demand must stand before the room engages."""
+STAY_S = 10.0
+"""The room stays engaged for at least so long."""
+GAP_ENGAGE_S = 1.0
+GAP_DISENGAGE_S = 2.0
+"""Three quarters of the gaps between turns must be at most the first to engage; above the second it disengages."""
+EVIDENCE_S = 30.0
+EVIDENCE_TURNS = 6
+LOSING_RATIO = 0.5
+"""Above this share of such turns the caches thrash."""
+KEEPING_RATIO = 0.25
+"""At or below this share they do not, whatever the demand."""
+
+
+class Thrash:
+    """The switch. Times in seconds."""
+
+    def __init__(self) -> None:
+        self.engaged = False
+        self.demand_ratio = 0.0
+        """As last seen."""
+        self._since = 0.0
+        """Of the state."""
+        self._above_since: float | None = None
+        self._turns: deque[tuple[float, bool]] = deque()
+
+    def kept(self, kept_ratio: float, now: float) -> None:
+        """A later turn found so much of its context."""
+        self._turns.append((now, kept_ratio < KEPT_LOW_RATIO))
+        self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        while self._turns and self._turns[0][0] < now - EVIDENCE_S:
+            self._turns.popleft()
+
+    @property
+    def lost_ratio(self) -> float | None:
+        """The share of recent later turns that lost their context; None: too few to say."""
+        if len(self._turns) < EVIDENCE_TURNS:
+            return None
+        return sum(lost for _, lost in self._turns) / len(self._turns)
+
+    def look(self, demand_ratio: float, gap_s: float | None, waiting: int, now: float) -> bool:
+        """Take the demand and the upper quartile of the gaps (None: not known); returns whether the state changed."""
+        self.demand_ratio = demand_ratio
+        self._forget(now)
+        if self.engaged:
+            over = (demand_ratio < DISENGAGE_RATIO and not waiting) or (gap_s is not None and gap_s > GAP_DISENGAGE_S)
+            if now - self._since < STAY_S or not over:
+                return False
+        else:
+            lost = self.lost_ratio
+            level = ENGAGE_RATIO if lost is None or lost <= LOSING_RATIO else ENGAGE_LOSING_RATIO
+            keeping = lost is not None and lost <= KEEPING_RATIO
+            if demand_ratio <= level or keeping or gap_s is None or gap_s > GAP_ENGAGE_S:
+                self._above_since = None
+                return False
+            if self._above_since is None:
+                self._above_since = now
+            if now - self._above_since < HOLD_S:
+                return False
+        self.switch(engaged=not self.engaged, now=now)
+        return True
+
+    def switch(self, *, engaged: bool, now: float) -> None:
+        """Set the state."""
+        self.engaged, self._since, self._above_since = engaged, now, None

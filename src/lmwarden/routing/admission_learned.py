@@ -1,0 +1,107 @@
+"""What the waiting room learns from traffic: sizes of requests, pauses between turns, and what reading again costs.
+
+Nothing of it is configured. Everything is a running mean or a quantile of a short window, so that it follows the
+traffic and a router that was just made knows little: until then the defaults below stand.
+
+* *tokens per byte*: prompt tokens that the engine counted over the bytes of the body, for the part of a prompt that is
+  new; the rest of it is known from the last usage.
+* *output*: what an answer really has. A client's limit is usually far above that (Claude Code asks for 32,000).
+* *shared*: cached tokens of first turns. What all conversations begin with stands once in a replica, however many
+  conversations it holds.
+* *gaps*: from the end of a turn to the next one. They say how long an idle conversation's place is worth keeping.
+* *reading*: seconds per computed prompt token, and seconds per turn; together they price a place that is given up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from lmwarden.routing.conversations import Conversation
+from lmwarden.types import RoutingRequest, Usage
+
+TOKENS_PER_BYTE = 0.25
+"""Before the first usage."""
+OUTPUT_TOKENS = 256
+"""Before the first usage."""
+LEARN_RATIO = 0.1
+"""Weight of the newest value in a running mean."""
+FIRST_TURNS = 15
+"""So many first turns are looked at for what all share."""
+GAPS = 200
+READS = 32
+READ_TOKENS = 1000
+"""Turns that computed fewer tokens say little about the speed of reading."""
+
+
+class Learned:
+    """Of one model. ``now`` and durations in seconds."""
+
+    def __init__(self) -> None:
+        self.tokens_per_byte = TOKENS_PER_BYTE
+        self.output_tokens = float(OUTPUT_TOKENS)
+        self.output_spread_tokens = 0.0
+        """Mean distance from the mean."""
+        self.shared_tokens = 0
+        self.turn_s = 0.0
+        """Of a turn that kept its context: dispatch to end; 0: not known."""
+        self.between_ends_s = 0.0
+        """Between two ends of turns, anywhere; 0: not known."""
+        self.gaps: deque[float] = deque(maxlen=GAPS)
+        self._firsts: deque[int] = deque(maxlen=FIRST_TURNS)
+        self._reads: deque[float] = deque(maxlen=READS)
+        self._last_end: float | None = None
+
+    def footprint(self, request: RoutingRequest, conversation: Conversation | None) -> int:
+        """KV tokens that the turn will hold at its end beyond what all share, at least 1."""
+        prompt = self.prompt_tokens(request, conversation)
+        output = self.output_tokens + 2 * self.output_spread_tokens
+        if request.max_output_tokens is not None:
+            output = min(output, request.max_output_tokens)
+        return max(1, int(prompt + output) - self.shared_tokens)
+
+    def prompt_tokens(self, request: RoutingRequest, conversation: Conversation | None) -> float:
+        """The prompt: the last usage plus the new part's size; by its size alone where that is not known."""
+        if conversation is not None and conversation.context_tokens:
+            new_bytes = request.body_bytes - conversation.body_bytes
+            if conversation.body_bytes and new_bytes >= 0:
+                # The answer before it is in the new part and in the last usage.
+                new_tokens = new_bytes * self.tokens_per_byte - self.output_tokens
+                return conversation.context_tokens + max(0.0, new_tokens)
+        return request.body_bytes * self.tokens_per_byte
+
+    def ended(self, request: RoutingRequest, usage: Usage, *, first: bool, now: float) -> None:
+        """A turn ended well. ``first``: of its conversation, which does not go on from anything."""
+        last, self._last_end = self._last_end, now
+        if last is not None:
+            self.between_ends_s = _mean(self.between_ends_s, now - last)
+        prompt, completion = usage.prompt_tokens, usage.completion_tokens
+        if prompt and request.body_bytes:
+            self.tokens_per_byte = _mean(self.tokens_per_byte, prompt / request.body_bytes)
+        if completion is not None:
+            self.output_spread_tokens = _mean(self.output_spread_tokens, abs(completion - self.output_tokens))
+            self.output_tokens = _mean(self.output_tokens, completion)
+        if first and usage.cached_tokens is not None:
+            self._firsts.append(usage.cached_tokens)
+            self.shared_tokens = sorted(self._firsts)[len(self._firsts) // 2]
+
+    def served(self, computed_tokens: int, first_byte_s: float, turn_s: float, *, kept: bool) -> None:
+        """How long a turn took from its dispatch on: to the first byte, and to its end."""
+        if computed_tokens >= READ_TOKENS:
+            self._reads.append(first_byte_s / computed_tokens)
+        if kept:
+            self.turn_s = _mean(self.turn_s, turn_s)
+
+    def reading_s(self, tokens: float) -> float:
+        """What reading so many tokens costs a replica; 0: not known. Time in the engine's queue is left out by the
+        low quartile."""
+        return tokens * sorted(self._reads)[len(self._reads) // 4] if self._reads else 0.0
+
+    def gap_quantile_s(self, share: float) -> float | None:
+        """The gap that so large a share does not exceed; None: too few were seen."""
+        if len(self.gaps) < 4:
+            return None
+        return sorted(self.gaps)[min(len(self.gaps) - 1, int(share * len(self.gaps)))]
+
+
+def _mean(mean: float, value: float) -> float:
+    return mean + LEARN_RATIO * (value - mean) if mean else value

@@ -1,0 +1,341 @@
+"""The door of the waiting room: where the router asks it, and what it lets out.
+
+The router calls here for every request while admission is on. As long as the room is not engaged this only looks on:
+it learns from ends of turns, and every ``LOOK_S`` it compares demand with capacity. When the room engages,
+whoever is in flight or was a moment ago gets a place, even where that is more than fits: places are given up, never
+taken from a running turn. While it is engaged, a turn that keeps a conversation's home needs a place; everything else
+(pins, auxiliary calls, requests of no conversation, turns that spill) is a guest. When it disengages all who wait go.
+
+A waiter's decision is made when it goes, not when it comes: where its home takes it, it is ``sticky``; where another
+replica does, its home's cache has lost it, and it is ``rehomed``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from lmwarden.routing.admission import Waiter, WaitingRoom
+from lmwarden.routing.admission_demand import ENGAGE_RATIO, GAP_ENGAGE_S, KEEPING_RATIO
+from lmwarden.routing.admission_places import KEPT_LOW_RATIO
+from lmwarden.routing.conversations import Conversation, ConversationTable
+from lmwarden.routing.explain import Choice, Why
+from lmwarden.routing.open_turn import OpenTurn
+from lmwarden.routing.replicas import Fleet, Replica
+from lmwarden.types import (
+    Action,
+    ConversationKey,
+    Decision,
+    Dispatch,
+    Explanation,
+    Refuse,
+    RefuseReason,
+    RoomView,
+    RoutingRequest,
+    RoutingSettings,
+    Ticket,
+    Usage,
+)
+
+LOOK_S = 0.5
+"""How often demand is compared with capacity."""
+PUMP_S = 0.1
+"""How often idle places are looked at while somebody waits."""
+LIVE_MIN_S = 1.0
+"""An idle conversation is part of the demand for at least so long."""
+
+
+KEPT_TOKENS = 500
+"""With less context of its own a turn says nothing about what the engine kept."""
+
+
+class Sends(Protocol):
+    """What the door needs of the router."""
+
+    def decide(self, request: RoutingRequest, now: float) -> Choice | RefuseReason:
+        """As if it had just come."""
+        ...
+
+    def send(self, ticket: Ticket, request: RoutingRequest, choice: Choice, now: float) -> Dispatch:
+        """Carry a choice out."""
+        ...
+
+    def refuse(self, ticket: Ticket, reason: RefuseReason, retry_after_s: int) -> Refuse:
+        """Refuse it."""
+        ...
+
+    def open_turns(self) -> Iterable[tuple[Ticket, OpenTurn]]:
+        """Everything that was sent and has not ended."""
+        ...
+
+
+_HELD = frozenset({Decision.PLACED, Decision.STICKY, Decision.REHOMED})
+"""Who needs a place: turns of a conversation that stay where they go."""
+
+
+class Door:
+    """Of one router. Created when admission is switched on."""
+
+    def __init__(
+        self, settings: RoutingSettings, fleet: Fleet, table: ConversationTable, router: Sends, now: float
+    ) -> None:
+        self._fleet = fleet
+        self._table = table
+        self._router = router
+        self.room = WaitingRoom(fleet, settings.prefer, settings.max_wait_s)
+        self.wait_expired = 0
+        self._look_at = now + LOOK_S
+        self._pump_at = math.inf
+        self._usual_tokens = 0.0
+        """Of a conversation in use."""
+
+    def configure(self, settings: RoutingSettings, now: float) -> Sequence[Action]:
+        """Other settings, admission still on."""
+        self.room.configure(settings.prefer, settings.max_wait_s)
+        return self.pump(now)
+
+    # Requests
+
+    def came(
+        self, ticket: Ticket, request: RoutingRequest, conversation: Conversation | None, choice: Choice, now: float
+    ) -> Sequence[Action] | None:
+        """A request that could go as ``choice`` says. None: it goes; else what happens instead."""
+        room = self.room
+        if conversation is not None and conversation.turns and not conversation.in_flight:
+            room.learned.gaps.append(now - conversation.last_used)
+        if not room.thrash.engaged or choice.decision not in _HELD:
+            return None
+        key = request.conversation
+        assert key is not None
+        tokens = room.learned.footprint(request, conversation)
+        if room.goes_at_once(key, tokens, now):
+            return None
+        if room.is_full:
+            retry_s = max(1, min(60, math.ceil(len(room) * room.learned.between_ends_s)))
+            return (self._router.refuse(ticket, RefuseReason.ROOM_FULL, retry_s), *self.pump(now))
+        room.enter(Waiter(ticket, request, key, tokens, now))
+        return self.pump(now)
+
+    def went(
+        self, ticket: Ticket, request: RoutingRequest, key: ConversationKey | None, choice: Choice, now: float
+    ) -> None:
+        """A request was sent."""
+        if not self.room.thrash.engaged or choice.replica is None:
+            return
+        conversation = None if key is None else self._table.get(key)
+        tokens = self.room.learned.footprint(request, conversation)
+        self._count(ticket, key, choice, tokens)
+
+    def _count(self, ticket: Ticket, key: ConversationKey | None, choice: Choice, tokens: int) -> None:
+        """Give it its conversation's place, or make it a guest."""
+        replica, places = choice.replica, self.room.places
+        assert replica is not None
+        if key is None or choice.decision not in _HELD:
+            places.visit(ticket, replica, tokens)
+        else:
+            places.ride(ticket, places.take(key, replica, tokens))
+
+    def moved(
+        self, ticket: Ticket, request: RoutingRequest, key: ConversationKey | None, choice: Choice, now: float
+    ) -> None:
+        """It was sent again, maybe elsewhere."""
+        self.room.places.ended(ticket, returns=True, now=now)
+        self.went(ticket, request, key, choice, now)
+
+    def learn(self, ticket: Ticket, turn: OpenTurn, usage: Usage, now: float) -> None:
+        """A request ended well; called before its conversation knows."""
+        room, conversation, prompt, cached = self.room, turn.conversation, usage.prompt_tokens, usage.cached_tokens
+        first = conversation is not None and conversation.turns == 1 and not turn.request.resumed
+        room.learned.ended(turn.request, usage, first=first, now=now)
+        if conversation is None or prompt is None or cached is None:
+            return
+        shared = room.learned.shared_tokens
+        own = min(prompt, conversation.context_tokens) - shared
+        kept_ratio = None
+        if turn.choice.decision is Decision.STICKY and own >= KEPT_TOKENS:
+            kept_ratio = (cached - shared) / own
+            room.thrash.kept(kept_ratio, now)
+            place = room.places.riding(ticket)
+            if place is not None and place.turns > 1:
+                room.places.floors[place.replica].kept(kept_ratio, now)
+        if turn.first_byte_at is not None:
+            kept = kept_ratio is not None and kept_ratio >= KEPT_LOW_RATIO
+            room.learned.served(prompt - cached, turn.first_byte_at - turn.sent_at, now - turn.sent_at, kept=kept)
+
+    def gave_up(self, ticket: Ticket, now: float) -> Sequence[Action] | None:
+        """The client left. None: the ticket does not wait."""
+        waiter = self.room.get(ticket)
+        if waiter is None:
+            return None
+        self.room.leave(waiter)
+        return self.pump(now)
+
+    def ended(self, ticket: Ticket, returns: bool, now: float) -> Sequence[Action]:
+        """A request that was sent has ended."""
+        self.room.places.ended(ticket, returns, now)
+        return self.pump(now)
+
+    # Time
+
+    @property
+    def next_deadline(self) -> float:
+        """When ``tick`` has something to do."""
+        return min(self._look_at, self._pump_at)
+
+    def tick(self, now: float) -> list[Action]:
+        """Look at demand, let out who may go."""
+        actions: list[Action] = []
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self.room.refresh()
+            gap_s = self.room.learned.gap_quantile_s(0.75)
+            if self.room.thrash.look(self._demand_ratio(now), gap_s, len(self.room), now):
+                if self.room.thrash.engaged:
+                    self._give_places(now)
+                else:
+                    actions += self.open(now)
+        actions += self.pump(now)
+        return actions
+
+    def pump(self, now: float) -> list[Action]:
+        """Let out whoever may go: those who have waited for too long, then those for whom there is room."""
+        room, actions = self.room, []
+        while (oldest := room.oldest) is not None and now - oldest.since >= room.max_wait_s:
+            self.wait_expired += 1
+            actions.append(self._let_go(oldest, None, now))
+        while len(room):
+            found = room.next(self._fleet.usable(now), now)
+            if found is None:
+                break
+            waiter, replica = found
+            actions.append(self._let_go(waiter, replica, now))
+        self._pump_at = math.inf
+        if oldest is not None and len(room):
+            self._pump_at = min(now + PUMP_S, oldest.since + room.max_wait_s)
+        return actions
+
+    def open(self, now: float) -> list[Action]:
+        """All who wait go, the oldest first, and nobody has a place."""
+        actions = [self._let_go(waiter, None, now) for waiter in sorted(self.room, key=lambda w: (w.since, w.ticket))]
+        self.room.places.clear()
+        self._pump_at = math.inf
+        return actions
+
+    def _let_go(self, waiter: Waiter, replica: Replica | None, now: float) -> Action:
+        self.room.leave(waiter)
+        choice = self._router.decide(waiter.request, now)
+        if isinstance(choice, RefuseReason):
+            return self._router.refuse(waiter.ticket, choice, 5)
+        if replica is not None and choice.binds and choice.replica is not replica:
+            choice = self._elsewhere(choice, replica)
+        return self._router.send(waiter.ticket, waiter.request, choice, now)
+
+    def _elsewhere(self, choice: Choice, replica: Replica) -> Choice:
+        new = choice.decision is Decision.PLACED
+        decision = Decision.PLACED if new else Decision.REHOMED
+        return Choice(decision, replica.engine, replica, choice.threshold, Why.ROOM, choice.home)
+
+    # Demand
+
+    def _demand_ratio(self, now: float) -> float:
+        learned, shared = self.room.learned, self.room.learned.shared_tokens
+        capacity = sum(self.room.places.floors[replica].capacity_tokens(shared) for replica in self._fleet.ready)
+        if capacity <= 0.0:
+            return 0.0
+        turns: dict[ConversationKey, int] = {}
+        for _, turn in self._router.open_turns():
+            if turn.key is not None:
+                turns[turn.key] = learned.footprint(turn.request, turn.conversation)
+        for waiter in self.room:
+            turns[waiter.key] = waiter.tokens
+        idle = [max(0, c.context_tokens - shared) for key, c in self._idle(now) if key not in turns]
+        total = sum(turns.values()) + sum(idle)
+        self._usual_tokens = total / (len(turns) + len(idle)) if total else 0.0
+        return total / capacity
+
+    def _idle(self, now: float) -> list[tuple[ConversationKey, Conversation]]:
+        """Conversations whose next turn is about to come."""
+        since = now - max(LIVE_MIN_S, self.room.keep_s)
+        found = []
+        for key, conversation in self._table.latest():
+            if conversation.last_used < since:
+                break
+            if conversation.returns and not conversation.in_flight and conversation.has_home:
+                found.append((key, conversation))
+        return found
+
+    def _give_places(self, now: float) -> None:
+        places, learned = self.room.places, self.room.learned
+        for ticket, turn in self._router.open_turns():
+            if turn.choice.replica is not None:
+                self._count(ticket, turn.key, turn.choice, learned.footprint(turn.request, turn.conversation))
+        for key, conversation in self._idle(now):
+            assert conversation.home is not None
+            place = places.take(key, conversation.home, max(1, conversation.context_tokens - learned.shared_tokens))
+            place.idle_since = conversation.last_used
+
+    # For people
+
+    def view(self, now: float) -> RoomView:
+        """The room at ``now``."""
+        room, places = self.room, self.room.places
+        oldest = room.oldest
+        reserved = sum(floor.tokens for floor in places.floors.values())
+        return RoomView(
+            engaged=room.thrash.engaged,
+            waiting=len(room),
+            longest_wait_s=None if oldest is None else now - oldest.since,
+            residents=len(places.by_key),
+            reserved_tokens=reserved,
+            room_for=self._room_for(),
+            demand_ratio=room.thrash.demand_ratio,
+            wait_expired=self.wait_expired,
+            why=self._why(),
+        )
+
+    def _why(self) -> str:
+        thrash, gap_s = self.room.thrash, self.room.learned.gap_quantile_s(0.75)
+        demand = f"the conversations in use need {thrash.demand_ratio:.2f} times what the replicas hold"
+        if thrash.engaged:
+            return f"Engaged: {demand}; so many run as keep their context, and the others wait."
+        if not any(floor.replica.capacity.kv_cache_tokens for floor in self.room.places.floors.values()):
+            return "Open: the engines report no KV capacity."
+        if thrash.demand_ratio > ENGAGE_RATIO and gap_s is not None and gap_s > GAP_ENGAGE_S:
+            return (
+                f"Open: {demand}, but agents pause between their turns (a quarter of the pauses exceeds {gap_s:.1f} s)."
+            )
+        if thrash.demand_ratio > ENGAGE_RATIO and thrash.lost_ratio is not None and thrash.lost_ratio <= KEEPING_RATIO:
+            return f"Open: {demand}, but they find their context there."
+        return f"Open: {demand}."
+
+    def explain(self, ticket: Ticket, threshold: int) -> Explanation:
+        """Of a request that waits.
+
+        Raises:
+            KeyError: it does not wait.
+        """
+        waiter = self.room.get(ticket)
+        if waiter is None:
+            raise KeyError(ticket)
+        ahead = sum(1 for other in self.room if other.small is waiter.small and other.ticket < ticket)
+        return Explanation(
+            ticket=ticket,
+            decision=None,
+            replica=None,
+            reason=f"It waits for a place of {waiter.tokens} tokens with {ahead} requests before it. {self._why()}",
+            home=None,
+            home_in_flight=None,
+            spill_threshold=threshold,
+            retried=False,
+            candidates=(),
+        )
+
+    def _room_for(self) -> int | None:
+        room = self.room
+        usual = self._usual_tokens
+        if not usual:
+            return None
+        floors, shared = room.places.floors, room.learned.shared_tokens
+        capacity = sum(floors[replica].capacity_tokens(shared) for replica in self._fleet.ready)
+        return max(0, int((capacity * (1.0 - room.thrash.demand_ratio)) / usual))

@@ -1,0 +1,145 @@
+"""All models at a glance: how each stands, how much goes through, what still fits."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from tests.console.made_up import CHAT, MESSAGES, engine, model, pin, process, replica, snapshot, view
+from tests.console.scene import Console
+from tests.ledger.samples import LIMIT_S, record
+
+from lmwarden.console import overview
+from lmwarden.console.overview import CachedShares, LiveMessage, ModelState, live_message
+from lmwarden.console.shapes import ModelDetail, model_detail
+from lmwarden.control import EngineState, ModelSnapshot
+from lmwarden.control.rates import Rates
+from lmwarden.engine.launch_state import EnginePhase
+from lmwarden.ledger.ledger import Ledger
+from lmwarden.ledger.schema import LedgerError
+from lmwarden.types import PinVerdict, ReplicaCapacity, ReplicaState
+
+
+def message(*models: ModelSnapshot, **changes: Any) -> LiveMessage:
+    return live_message(snapshot(*models, **changes), lambda name: 0.78)
+
+
+def down(rank: int = 0) -> Any:
+    return replica(rank, state=ReplicaState.DOWN)
+
+
+def test_the_figures_of_a_model() -> None:
+    busy = view(in_flight=3, waiting=2, replicas=(replica(0, conversations=4), replica(1, conversations=1)))
+    rates = Rates(prompt_tokens_per_s=100.0, cached_tokens_per_s=60.0, completion_tokens_per_s=7.0)
+    told = message(model(view=busy, rates=rates))
+    (line,) = told.overview.models
+    assert msgspec.to_builtins(line) == {
+        "name": "org/model", "state": "ok", "replicas": 2, "replicas_ready": 2, "in_flight": 3, "waiting": 2,
+        "prompt_tokens_per_s": 100.0, "cached_tokens_per_s": 60.0, "completion_tokens_per_s": 7.0,
+        "cached_ratio_1h": 0.78, "conversations_live": 5, "warnings": [],
+    }  # fmt: skip
+    assert told.overview.ledger_trouble is None
+    assert [detail.name for detail in told.models] == ["org/model"]
+    assert message(ledger_trouble="the disk is full").overview.ledger_trouble == "the disk is full"
+
+
+@pytest.mark.parametrize(
+    ("made_up", "state"),
+    [
+        (model(), ModelState.OK),
+        (model(engines=(engine(usage_details=False),)), ModelState.WARNING),
+        (
+            model(engines=(engine(pins={CHAT: pin(PinVerdict.FAILED), MESSAGES: pin(PinVerdict.VERIFIED)}),)),
+            ModelState.FAULT,
+        ),
+        (model(view=view(replicas=(down(),)), engines=(engine(state=EngineState.STARTING),)), ModelState.STARTING),
+        (model(view=view(replicas=(down(),)), engines=(process(EnginePhase.STARTING),)), ModelState.STARTING),
+        (model(view=view(replicas=(down(),)), engines=(engine(state=EngineState.DOWN),)), ModelState.FAULT),
+        (model(view=view(replicas=(down(),)), engines=(process(EnginePhase.FAILED),)), ModelState.FAULT),
+        # One of two is on its way: requests are served, with a warning.
+        (
+            model(
+                view=view(replicas=(replica(0), down(1))),
+                engines=(engine("e0", ranks=1), process(EnginePhase.STARTING)),
+            ),
+            ModelState.WARNING,
+        ),
+    ],
+)
+def test_how_a_model_stands(made_up: ModelSnapshot, state: ModelState) -> None:
+    (line,) = message(made_up).overview.models
+    assert line.state is state
+
+
+def test_each_warning_has_its_level() -> None:
+    ill = model(engines=(engine(usage_details=False),))
+    told = message(ill)
+    assert [warning.level for warning in told.overview.models[0].warnings] == ["warning"]
+    assert told.models[0].warnings == told.overview.models[0].warnings
+
+
+def room(*replicas: Any) -> ModelDetail:
+    return model_detail(model(view=view(replicas=replicas)), "")
+
+
+def test_what_still_fits() -> None:
+    # 60,000 tokens are held by 6 conversations; 84,000 fit.
+    detail = room(
+        replica(0, conversations=4, resident_tokens=40_000), replica(1, conversations=2, resident_tokens=20_000)
+    )
+    assert (detail.held_tokens, detail.mean_context_tokens, detail.room_for) == (60_000, 10_000, 2)
+    assert detail.routing.admission.room_for == 2
+    # They do not fit any more: none, and not a negative number.
+    over = room(replica(0, conversations=9, resident_tokens=90_000))
+    assert (over.held_tokens, over.room_for) == (90_000, 0)
+    # A replica that is down holds nothing for anybody.
+    half = room(
+        replica(0, conversations=3, resident_tokens=30_000),
+        replica(1, conversations=1, resident_tokens=10_000, state=ReplicaState.DOWN),
+    )
+    assert (half.held_tokens, half.room_for) == (40_000, 0)
+
+
+def test_what_is_not_known_is_null() -> None:
+    nobody = room(replica(0, conversations=0, resident_tokens=0))
+    assert (nobody.held_tokens, nobody.mean_context_tokens, nobody.room_for) == (0, None, None)
+    unmeasured = ReplicaCapacity(kv_cache_tokens=None, max_num_seqs=32)
+    unknown = room(
+        replica(0, conversations=2, resident_tokens=20_000),
+        replica(1, conversations=2, resident_tokens=20_000, capacity=unmeasured),
+    )
+    assert (unknown.held_tokens, unknown.mean_context_tokens, unknown.room_for) == (40_000, 10_000, None)
+
+
+async def test_the_cached_share_is_read_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def ask(name: str, begin_s: float, end_s: float) -> float | None:
+        asked.append((name, end_s - begin_s))
+        if name == "broken":
+            raise LedgerError("the disk is full")
+        return 0.5
+
+    shares = CachedShares(ask)
+    assert shares.get("m") is None
+    await shares.refresh(["m"])
+    await shares.refresh(["m"])
+    assert shares.get("m") == 0.5
+    assert asked == [("m", 3600.0)]
+    monkeypatch.setattr(overview, "SHARE_KEPT_S", 0.0)
+    await shares.refresh(["broken"])
+    assert shares.get("m") is None
+    without = CachedShares(None)
+    await without.refresh(["m"])
+    assert without.get("m") is None
+
+
+async def test_it_is_the_same_figure_as_on_the_stats_page(whole_console: Console, ledger: Ledger) -> None:
+    for cached in (900, 100):
+        ledger.record(record(model="org/model", finished_at=time.time(), cached_tokens=cached))
+    assert ledger.flush(LIMIT_S)
+    (line,) = (await whole_console.get("/api/overview"))["overview"]["models"]
+    chart = await whole_console.get("/api/stats/tokens?window=1h&model=org/model")
+    assert line["cached_ratio_1h"] == chart["cached_ratio"] == 0.5

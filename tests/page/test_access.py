@@ -1,0 +1,89 @@
+"""Signing in, keys, and who may change."""
+
+from __future__ import annotations
+
+import re
+
+from tests.page.conftest import OpenPage
+from tests.page.look import accessibility_findings
+from tests.page.mock_console import MockConsole
+
+
+def test_signing_in_and_out(open_page: OpenPage, mock: MockConsole) -> None:
+    mock.password = "open sesame"
+    page = open_page(f"{mock.start()}/#/keys")
+    password = page.get_by_label("Password")
+    password.wait_for()
+    assert page.get_by_role("navigation").count() == 0
+    assert accessibility_findings(page) == []
+    password.fill("wrong")
+    password.press("Enter")
+    page.get_by_text("That is not the password.").wait_for()
+    for _ in range(2):
+        password.fill("wrong")
+        password.press("Enter")
+    page.get_by_text("Too many tries. Wait 30 s.").wait_for()
+    password.fill("open sesame")
+    password.press("Enter")
+    page.get_by_role("heading", name="Keys").wait_for()  # where one wanted to go
+    page.wait_for_selector(".live.ok")
+    # A change carries the token of the session.
+    page.get_by_label("Name").fill("new-key")
+    page.get_by_role("button", name="Create a key").click()
+    page.wait_for_selector("dialog[open]")
+    page.get_by_role("dialog").get_by_role("button", name="Close").click()
+    page.get_by_role("button", name="Sign out").click()
+    password.wait_for()
+
+
+def test_a_session_that_ends_meanwhile_leads_to_the_sign_in(open_page: OpenPage, mock: MockConsole) -> None:
+    url = mock.start()
+    page = open_page(f"{url}/#/keys")
+    page.wait_for_selector(".live.ok")
+    mock.password = "set while it runs"
+    mock.down = True
+    page.wait_for_selector(".live.fault")
+    mock.down = False
+    page.get_by_label("Password").wait_for(timeout=30_000)
+
+
+def test_a_key_is_shown_once(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/keys")
+    name = page.get_by_label("Name")
+    create = page.get_by_role("button", name="Create a key")
+    name.fill("not a name")
+    assert create.is_disabled()
+    name.fill("ci")
+    create.click()
+    page.locator(".news").get_by_text("exists already").wait_for()
+    name.fill("build-bot")
+    create.click()
+    secret = page.get_by_label("The key", exact=True)
+    assert re.fullmatch(r"lmw_[\w-]{43}", secret.input_value())
+    assert accessibility_findings(page) == []
+    page.keyboard.press("Escape")
+    assert secret.is_visible(), "it cannot be shown again, so a slip of the finger does not close it"
+    page.get_by_role("dialog").get_by_role("button", name="Close").click()
+    page.get_by_role("button", name="Revoke build-bot").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    page.wait_for_function("() => !document.querySelector('main').textContent.includes('build-bot')")
+    assert [key["name"] for key in mock.world.keys] == ["alice-laptop", "ci"]
+
+
+def test_who_may_only_look_is_told_so(open_page: OpenPage, mock: MockConsole) -> None:
+    mock.may_change = False
+    page = open_page(f"{mock.start()}/#/models/qwen3-4b")
+    page.wait_for_selector(".replicas tbody tr")
+    assert page.get_by_role("switch").is_disabled()
+    assert page.get_by_role("button", name="Drain e0/0").is_disabled()
+    assert "You can look" in page.locator(".settings-card").inner_text()
+
+
+def test_settings_say_where_they_come_from(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/settings")
+    page.get_by_label("Search").fill("port")
+    rows = page.locator(".settings tbody tr:has(td)").all_inner_texts()
+    assert [row.split() for row in rows] == [
+        ["client.port", "8080", "default"],
+        ["console.port", "8081", "--console-port"],
+    ]

@@ -1,0 +1,125 @@
+"""Conversations, requests, prefix breakers."""
+
+from __future__ import annotations
+
+from tests.page.conftest import OpenPage
+from tests.page.look import go
+from tests.page.made_up import World, key_of
+from tests.page.mock_console import MockConsole
+
+
+def test_5000_conversations_are_a_few_rows(open_page: OpenPage, mock: MockConsole) -> None:
+    mock.world = World(replicas=8, conversations=5000)
+    page = open_page(f"{mock.start()}/#/conversations?state=all")
+    page.wait_for_selector(".virtual tbody a")
+    assert "of 5,000" in page.locator(".list-count").inner_text()
+    for _ in range(8):  # each time the end comes into view the next page is asked for
+        page.evaluate("() => { const box = document.querySelector('.virtual'); box.scrollTop = box.scrollHeight; }")
+        page.wait_for_timeout(150)
+    page.wait_for_function("() => /^[5-9]00 of/.test(document.querySelector('.list-count').textContent)")
+    assert page.locator(".virtual tbody tr").count() < 80
+
+
+def test_the_order_is_held_under_the_pointer(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/conversations")
+    page.wait_for_selector(".virtual tbody a")
+    names = page.locator(".virtual tbody a")
+    before = names.all_inner_texts()[:15]
+    page.locator(".virtual").hover()
+    last = mock.world.conversations[-1]
+    last["age_s"] = -50.0  # it was used just now, and would be the first
+    page.wait_for_timeout(3000)
+    assert names.all_inner_texts()[:15] == before
+    page.mouse.move(5, 5)
+    page.wait_for_function(
+        "(name) => document.querySelector('.virtual tbody a').textContent === name", arg=last["short"]
+    )
+
+
+def test_a_conversation_says_why_in_words_with_the_numbers(open_page: OpenPage, mock: MockConsole) -> None:
+    row = next(row for row in mock.world.conversations if row["turns"] > 13 and row["kind"] == "main")
+    page = open_page(f"{mock.start()}/#/conversations/{row['id']}")
+    page.wait_for_selector(".turn")
+    timeline = page.locator(".timeline").inner_text()
+    home = row["home"]
+    away = "e1/0" if home != "e1/0" else "e3/0"
+    assert f"Its home {home} had 11 in flight, above the spill threshold 8; {away} took this turn." in timeline
+    assert "not above the spill threshold 8." in timeline
+    assert f"New conversation: {home} was the least loaded of 4 (score 0.40; next e" in timeline
+    assert "The tools changed: 31% of the previous request's beginning came again" in timeline
+    assert "Failed 502" in timeline
+    costs = page.locator(".costs").inner_text()
+    detail = mock.world.conversation(row["id"])
+    assert detail is not None
+    for cause, words in (
+        ("evicted", "Pushed out of the cache"),
+        ("spilled", "Spilled to another replica"),
+        ("tools_changed", "The tools changed"),
+    ):
+        assert words in costs
+        assert f"{detail['recomputed_by_cause'][cause]:,} tokens" in costs
+    assert page.locator(".turn").count() == row["turns"]
+
+
+def test_subagents_hang_below_their_parent(open_page: OpenPage, mock: MockConsole) -> None:
+    parent = key_of("conversation", 10)
+    page = open_page(f"{mock.start()}/#/conversations/{parent}")
+    page.wait_for_selector(".tree li")
+    assert page.locator(".tree li").count() == 2
+    page.locator(".tree a").first.click()
+    page.locator("a", has_text=parent[:8]).click()
+    page.wait_for_selector(".tree li")
+
+
+def test_a_conversation_that_is_not_there(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/conversations/{'0' * 32}")
+    page.get_by_text("no such conversation").wait_for()
+
+
+def test_requests_are_filtered_and_say_why(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/requests")
+    page.wait_for_selector(".virtual tbody tr")
+    page.get_by_label("Decision").select_option("spilled")
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.virtual tbody .badge-button')].every((b) => b.textContent === 'Spilled')"
+    )
+    page.locator(".badge-button").first.click()
+    assert "above the spill threshold 8" in page.locator(".why-line").inner_text()
+    page.get_by_label("Key").select_option("alice-laptop")
+    page.get_by_label("Outcome").select_option("failed")
+    page.get_by_text("No request matches.").wait_for()
+    page.get_by_role("button", name="Clear the filters").click()
+    page.wait_for_selector(".virtual tbody tr")
+    assert page.evaluate("() => location.hash") == "#/requests"
+
+
+def test_prefix_breakers_say_what_to_set(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/breakers")
+    page.wait_for_selector(".breakers tbody tr")
+    first = page.locator(".breakers tbody tr").first.inner_text()
+    assert "Pushed out of the cache" in first and "kv_offload_gib" in first, "the costliest comes first"
+    assert "2,314,400" in first
+    page.get_by_text("1 hour").click()
+    page.get_by_text("210,400").wait_for()
+    page.locator(".breakers tbody a").first.click()
+    page.wait_for_selector(".turn")
+
+
+def test_a_tick_when_the_first_request_arrives(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/connect?model=qwen3-4b")
+    page.wait_for_selector(".tick.info")
+    page.get_by_role("tab", name="Claude Code").focus()
+    page.keyboard.press("ArrowRight")
+    assert "# codex" in page.locator(".connect-text pre").inner_text()
+    page.wait_for_timeout(500)  # the page has seen what was there before
+    mock.request_arrives()
+    page.wait_for_selector(".tick.ok")
+    assert "First request: Claude Code → e2/0 (Placed)" in page.locator(".tick").inner_text()
+
+
+def test_the_address_of_a_filtered_list_can_be_sent(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/requests?decision=placed")
+    page.wait_for_selector(".virtual tbody tr")
+    assert page.get_by_label("Decision").input_value() == "placed"
+    go(page, "#/requests?decision=sticky")
+    page.wait_for_function("() => document.querySelector('.virtual tbody .badge-button')?.textContent === 'Sticky'")

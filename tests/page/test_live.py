@@ -1,0 +1,55 @@
+"""A broken connection is shown, and what is old is not taken for the present."""
+
+from __future__ import annotations
+
+from tests.page.conftest import OpenPage
+from tests.page.mock_console import MockConsole
+
+
+def test_a_broken_connection_is_shown_and_mended(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(mock.start())
+    page.wait_for_selector(".live.ok")
+    mock.down = True
+    page.wait_for_selector(".live.fault")
+    assert page.locator(".live").inner_text().strip() == "Connection lost"
+    # After five seconds the figures themselves are marked.
+    page.wait_for_selector("body.old-data", timeout=15_000)
+    assert "The connection to the warden is lost" in page.locator(".banner").inner_text()
+    assert page.locator(".model-card").count() == 2, "what was known stays"
+    mock.down = False
+    page.wait_for_selector(".live.ok", timeout=30_000)
+    page.wait_for_selector("body:not(.old-data)")
+    assert page.locator(".banner .note").count() == 0
+
+
+def test_a_warden_that_repeats_itself_is_old_although_it_answers(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(mock.start())
+    page.wait_for_selector(".live.ok")
+    mock.world.frozen_at = mock.world.now()
+    page.wait_for_selector(".live.warning", timeout=15_000)
+    assert "have not moved" in page.locator(".banner").inner_text()
+    mock.world.frozen_at = None
+    page.wait_for_selector(".live.ok")
+
+
+def test_a_wrong_clock_of_the_viewer_makes_nothing_old(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(mock.start())
+    page.add_init_script("Date.now = () => 0")
+    page.reload()
+    page.wait_for_selector(".live.ok")
+    page.wait_for_timeout(2500)
+    assert page.locator(".live.ok").count() == 1
+
+
+def test_an_updated_warden_asks_for_a_new_page(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(mock.start())
+    page.wait_for_selector(".live.ok")
+    mock.version = "0.2.0"
+    mock.down = True
+    page.wait_for_selector(".live.fault")
+    mock.down = False
+    page.wait_for_selector(".banner .info", timeout=30_000)
+    assert "0.2.0" in page.locator(".banner").inner_text()
+    page.get_by_role("button", name="Reload the page").click()
+    page.wait_for_selector(".live.ok")
+    assert page.locator(".banner .note").count() == 0

@@ -1,0 +1,130 @@
+"""The Stats page: the same figures as the API's, gaps as gaps, and exports."""
+
+from __future__ import annotations
+
+import csv
+import json
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.page.conftest import OpenPage
+from tests.page.mock_console import MockConsole
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def ask(url: str) -> Any:
+    with urllib.request.urlopen(url) as response:
+        return json.load(response)
+
+
+BLUE, PURPLE, GREEN = (47, 111, 224), (141, 91, 214), (27, 145, 96)
+
+
+def colours_along(page: Page, first: float, last: float, strips: int) -> list[set[tuple[int, ...]]]:
+    """The opaque colours of the first chart between two shares of its width, strip by strip."""
+    found: list[list[list[int]]] = page.evaluate(
+        """([first, last, strips]) => {
+            const canvas = document.querySelector('.canvas canvas');
+            const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+            const result = Array.from({ length: strips }, () => new Map());
+            for (let x = Math.ceil(canvas.width * first); x < canvas.width * last; x++) {
+                const strip = result[Math.floor((x / canvas.width - first) / (last - first) * strips)];
+                for (let y = 0; y < canvas.height; y++) {
+                    const i = 4 * (y * canvas.width + x);
+                    const colour = [...data.slice(i, i + 3)];
+                    if (data[i + 3] === 255) strip?.set(colour.join(), colour);
+                }
+            }
+            return result.map((colours) => [...colours.values()]);
+        }""",
+        [first, last, strips],
+    )
+    return [{tuple(colour) for colour in strip} for strip in found]
+
+
+def test_tokens_per_second_are_drawn_as_promised(open_page: OpenPage, console_url: str) -> None:
+    page = open_page(f"{console_url}/#/stats")
+    page.wait_for_selector(".canvas canvas")
+    card = page.locator(".chart-card").first
+    assert card.locator("h2").inner_text() == "Tokens per second"
+    note = card.locator(".chart-note").inner_text()
+    assert note.startswith("cached ") and note.endswith("% over the last hour")
+    legend = card.locator(".legend").inner_text()
+    assert all(word in legend for word in ("Cached", "Computed", "Completion"))
+
+
+def test_a_gap_is_a_gap(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/stats")
+    page.wait_for_selector(".canvas canvas")
+    page.wait_for_timeout(300)
+    # The plotted hour lies between the axes; where the made-up warden was down, no bar stands.
+    seen = [colours & {BLUE, PURPLE, GREEN} for colours in colours_along(page, 0.07, 0.93, 60)]
+    assert {BLUE, PURPLE, GREEN} in seen
+    empty = [not colors for colors in seen]
+    assert 4 <= sum(empty) <= 8  # six minutes of sixty
+    first = empty.index(True)
+    assert all(empty[first : first + sum(empty)]), "one gap"
+
+
+def test_the_table_has_the_figures_of_the_api(open_page: OpenPage, mock: MockConsole) -> None:
+    url = mock.start()
+    mock.world.frozen_at = mock.world.now()
+    points = ask(f"{url}/api/stats/tokens?window=6h")["points"]
+    page = open_page(f"{url}/#/stats?window=6h")
+    page.wait_for_selector(".canvas canvas")
+    page.locator(".figures summary").first.click()
+    rows = [row.split("\t") for row in page.locator(".figures").first.locator("tbody tr").all_inner_texts()]
+    shown = [[cell.strip().replace(",", "") for cell in row[1:]] for row in rows]
+    newest = list(reversed(points))[: len(rows)]
+    assert len(rows) == 200
+    for cells, point in zip(shown, newest, strict=True):
+        # Computed is on top of the stack, the page's first series.
+        for cell, name in zip(cells, ("computed", "cached", "completion"), strict=True):
+            assert cell == "–" if point[name] is None else abs(float(cell) - point[name]) <= 0.5
+
+
+def test_ranges_models_and_the_address(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/stats")
+    page.wait_for_selector(".canvas canvas")
+    page.get_by_text("7 d", exact=True).click()
+    page.get_by_text("over the last 7 days").wait_for()
+    page.get_by_role("combobox", name="Model").select_option("qwen3-4b")
+    page.get_by_role("combobox", name="Replica").select_option("e2/0")
+    assert page.evaluate("() => location.hash") == "#/stats?window=7d&model=qwen3-4b&replica=e2%2F0"
+    page.get_by_text("Free", exact=True).click()
+    page.get_by_label("From").fill("2026-11-29T10:00")
+    page.get_by_label("To", exact=True).fill("2026-11-29T09:00")
+    page.get_by_text("The beginning must lie before the end.").wait_for()
+    page.get_by_label("To", exact=True).fill("2026-11-29T12:00")
+    page.get_by_role("button", name="Apply").click()
+    page.get_by_text("over this range").wait_for()
+
+
+def test_a_drag_over_a_chart_is_a_range(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/stats")
+    page.wait_for_selector(".canvas canvas")
+    box = page.locator(".canvas").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 300, box["y"] + 80)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 600, box["y"] + 80, steps=4)
+    page.mouse.up()
+    page.get_by_text("over this range").wait_for()
+
+
+def test_exports(open_page: OpenPage, mock: MockConsole, shots: Path) -> None:
+    page = open_page(f"{mock.start()}/#/stats")
+    page.wait_for_selector(".canvas canvas")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Export “Tokens per second” as CSV").click()
+    rows = list(csv.reader(Path(download.value.path()).read_text().splitlines()))
+    assert rows[0] == ["t", "cached", "computed", "completion"]
+    assert len(rows) == 361
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export “Tokens per second” as PNG").click()
+    assert download.value.suggested_filename == "tokens-1h.png"
+    download.value.save_as(shots / "exported-tokens.png")
+    assert (shots / "exported-tokens.png").read_bytes().startswith(b"\x89PNG")
