@@ -6,7 +6,7 @@ A gateway process relays streams whose chunks carry the moment at which they wer
 ``--body-kb`` are sent, ``--rate`` a second, each a turn longer than the last. Gateways with and without
 ``prefix_watch`` take turns. Prints the delay of a chunk for both (the median over the rounds of each round's p50 and
 p99, and the best and worst p99), how many prompts were dropped, and the processor time of the gateway per turn.
-Claim, on a machine that is not busy otherwise: p99 rises by less than 1 ms.
+Claim, on a machine that is not busy otherwise (or under ``chrt -f 5``): p99 rises by less than 1 ms.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.gateway.conftest import Response, Scene, SceneMaker, post
-from tests.stub_engine import Act, Peer, Seen, raw, whole
+from tests.stub_engine import Act, Peer, Seen, whole
 
 from lmwarden.bench.trace import read_trace
 from lmwarden.gateway import prefix_watch
@@ -290,7 +290,6 @@ async def test_nobody_looks_at_what_is_no_generation(make_scene: SceneMaker) -> 
 
 async def test_without_anybody_who_looks_rows_are_written_all_the_same(make_scene: SceneMaker) -> None:
     async with make_scene() as scene:
-        scene.engine.script.append(raw(b"", then="close"))
         await ask(scene, body("a"))
         await scene.at_rest()
     (row,) = scene.rows

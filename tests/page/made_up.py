@@ -321,7 +321,8 @@ class World(History):
             if filters.get(name):
                 value = None if filters[name] == "refused" and name == "decision" else filters[name]
                 rows = [row for row in rows if row[field] == value]
-        return sorted(rows, key=lambda row: -float(row["finished_at"]))[:10_000]
+        rows = sorted(rows, key=lambda row: -float(row["finished_at"]))[:10_000]
+        return [{**row, "id": len(rows) - index} for index, row in enumerate(rows)]
 
     def breakers(self, window: str) -> list[Json]:
         """``/api/prefix-breakers``."""

@@ -236,6 +236,7 @@ export interface Turn {
 }
 
 export interface RequestRow extends Turn {
+  id: number;
   model: string;
   key_name: string | null;
   conversation: string | null;

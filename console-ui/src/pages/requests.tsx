@@ -17,7 +17,7 @@ import { DECISION_TONE } from "./conversation";
 
 const REFRESH_MS = 3000;
 
-const idOf = (row: RequestRow): string => `${row.finished_at}|${row.conversation}|${row.endpoint}|${row.duration_s}|${row.replica}`;
+const idOf = (row: RequestRow): string => String(row.id);
 
 export function Requests() {
   const words = texts.value;

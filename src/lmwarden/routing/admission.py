@@ -180,13 +180,13 @@ class WaitingRoom:
 
     def _room_for(self, waiter: Waiter, candidates: Iterable[Replica], now: float) -> Replica | None:
         shared = self.learned.shared_tokens
-        best: tuple[tuple[int, int, float], Replica, list[Place]] | None = None
+        best: tuple[tuple[int, int, int, float], Replica, list[Place]] | None = None
         for replica in candidates:
             floor = self.places.floors[replica]
             leaving = self.places.room(floor, waiter.tokens, shared, self.keep_s, now)
             if leaving is None:
                 continue
-            rank = (replica.in_flight, len(leaving), -floor.free_tokens(shared))
+            rank = (floor.reading_tokens, replica.in_flight, len(leaving), -floor.free_tokens(shared))
             if best is None or rank < best[0]:
                 best = rank, replica, leaving
         if best is None:

@@ -57,7 +57,17 @@ class Place:
 class Floor:
     """The places of one replica."""
 
-    __slots__ = ("ceiling", "ceiling_since", "guest_tokens", "lowered_at", "replica", "residents", "scale", "tokens")
+    __slots__ = (
+        "ceiling",
+        "ceiling_since",
+        "guest_tokens",
+        "lowered_at",
+        "reading_tokens",
+        "replica",
+        "residents",
+        "scale",
+        "tokens",
+    )
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
@@ -65,6 +75,8 @@ class Floor:
         self.tokens = 0
         """Reserved: the sum over residents."""
         self.guest_tokens = 0
+        self.reading_tokens = 0
+        """Prompts of those who were let in and have no first byte yet."""
         self.scale = SCALE
         self.ceiling = SCALE_MAX
         self.ceiling_since = -math.inf
@@ -97,6 +109,7 @@ class Places:
         self.by_key: dict[ConversationKey, Place] = {}
         self._riding: dict[Ticket, Place] = {}
         self._guests: dict[Ticket, tuple[Floor, int]] = {}
+        self._reading: dict[Ticket, tuple[Floor, int]] = {}
 
     def of(self, key: ConversationKey) -> Place | None:
         """The conversation's place. One whose replica was lost is none, and is cleared."""
@@ -142,8 +155,21 @@ class Places:
         """The place that the ticket uses."""
         return self._riding.get(ticket)
 
+    def reads(self, ticket: Ticket, replica: Replica, tokens: int) -> None:
+        """The ticket begins with reading so many tokens."""
+        floor = self.floors[replica]
+        floor.reading_tokens += tokens
+        self._reading[ticket] = (floor, tokens)
+
+    def has_read(self, ticket: Ticket) -> None:
+        """It has its first byte; idempotent."""
+        reading = self._reading.pop(ticket, None)
+        if reading is not None:
+            reading[0].reading_tokens -= reading[1]
+
     def ended(self, ticket: Ticket, returns: bool, now: float) -> Place | None:
         """The ticket ended, or moves; idempotent. Returns the place that it used. ``returns``: a next turn comes."""
+        self.has_read(ticket)
         guest = self._guests.pop(ticket, None)
         if guest is not None:
             guest[0].guest_tokens -= guest[1]
@@ -159,9 +185,10 @@ class Places:
         self.by_key.clear()
         self._riding.clear()
         self._guests.clear()
+        self._reading.clear()
         for floor in self.floors.values():
             floor.residents.clear()
-            floor.tokens = floor.guest_tokens = 0
+            floor.tokens = floor.guest_tokens = floor.reading_tokens = 0
 
     def room(self, floor: Floor, tokens: int, shared_tokens: int, keep_s: float, now: float) -> list[Place] | None:
         """Who would have to leave so that ``tokens`` fit: idle ones whose time is over, the longest idle first.

@@ -229,7 +229,10 @@ class Door:
             return self._router.refuse(waiter.ticket, choice, 5)
         if replica is not None and choice.binds and choice.replica is not replica:
             choice = self._elsewhere(choice, replica)
-        return self._router.send(waiter.ticket, waiter.request, choice, now)
+        action = self._router.send(waiter.ticket, waiter.request, choice, now)
+        if self.room.thrash.engaged and choice.replica is not None:
+            self.room.places.reads(waiter.ticket, choice.replica, waiter.tokens)
+        return action
 
     def _elsewhere(self, choice: Choice, replica: Replica) -> Choice:
         new = choice.decision is Decision.PLACED

@@ -164,6 +164,8 @@ class Router:
         entry = self._open.get(ticket)
         if entry is not None:
             entry.first_byte_at = now
+            if self._door is not None:
+                self._door.room.places.has_read(ticket)
 
     def finished(self, ticket: Ticket, outcome: Outcome, usage: Usage | None, now: float) -> Sequence[Action]:
         """See ``RouterContract``."""
