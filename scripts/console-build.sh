@@ -2,7 +2,7 @@
 # Builds the console's page (console-ui/) into src/lmwarden/console/static. The result is committed, so that a clone and
 # the wheel need no Node.
 #
-#   scripts/console-build.sh           type check, unit tests, build
+#   scripts/console-build.sh           format and type check, unit tests, build
 #   scripts/console-build.sh --check   the same into a folder of its own, and compare: 1 if the committed page is not what
 #                                      its source gives
 #
@@ -24,6 +24,7 @@ esac
 export NO_COLOR=1
 "$root/scripts/console-modules.sh"
 cd "$root/console-ui"
+npx --no-install prettier --check --log-level warn .
 npx --no-install tsc --noEmit
 npx --no-install vitest run --reporter=dot
 

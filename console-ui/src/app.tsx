@@ -104,7 +104,13 @@ function Side(props: { locked: boolean }) {
       <div class="side-top">
         <a class="brand" href="#/">
           <svg viewBox="0 0 32 32" width="22" height="22" aria-hidden="true">
-            <path d="M3 16h9c6 0 5-9 12-9M12 16h12M12 16c6 0 5 9 12 9" fill="none" stroke="currentColor" stroke-width="3" stroke-linecap="round" />
+            <path
+              d="M3 16h9c6 0 5-9 12-9M12 16h12M12 16c6 0 5 9 12 9"
+              fill="none"
+              stroke="currentColor"
+              stroke-width="3"
+              stroke-linecap="round"
+            />
             <circle cx="26" cy="7" r="3.5" class="brand-dot" />
           </svg>
           LM Warden
@@ -202,7 +208,11 @@ function Banner() {
   const age = span(ageS.value);
   return (
     <div role="status" class="banner">
-      {isOld.value && <Note tone={connection.value === "broken" ? "fault" : "warning"}>{connection.value === "broken" ? words.brokenLong(age) : words.stuckLong(age)}</Note>}
+      {isOld.value && (
+        <Note tone={connection.value === "broken" ? "fault" : "warning"}>
+          {connection.value === "broken" ? words.brokenLong(age) : words.stuckLong(age)}
+        </Note>
+      )}
       {updated && (
         <Note tone="info">
           {words.updated(session.value!.version)} <Button onClick={() => location.reload()}>{words.reload}</Button>

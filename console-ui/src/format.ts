@@ -32,7 +32,14 @@ export function compact(value: Num): string {
   if (!known(value)) return UNKNOWN;
   const digits = Math.abs(value) < 1000 ? 0 : 1;
   // Chinese compact numbers jump in 万; token counts are read in thousands everywhere, also there.
-  const scaled = Math.abs(value) >= 1e9 ? [value / 1e9, "G"] : Math.abs(value) >= 1e6 ? [value / 1e6, "M"] : Math.abs(value) >= 1e3 ? [value / 1e3, "k"] : [value, ""];
+  const scaled =
+    Math.abs(value) >= 1e9
+      ? [value / 1e9, "G"]
+      : Math.abs(value) >= 1e6
+        ? [value / 1e6, "M"]
+        : Math.abs(value) >= 1e3
+          ? [value / 1e3, "k"]
+          : [value, ""];
   return numberFormat({ maximumFractionDigits: digits }).format(scaled[0] as number) + (scaled[1] as string);
 }
 
@@ -53,7 +60,9 @@ export function decimal(value: Num, digits: number): string {
 }
 
 export function percent(ratio: Num, digits = 0): string {
-  return known(ratio) ? numberFormat({ style: "percent", minimumFractionDigits: digits, maximumFractionDigits: digits }).format(ratio) : UNKNOWN;
+  return known(ratio)
+    ? numberFormat({ style: "percent", minimumFractionDigits: digits, maximumFractionDigits: digits }).format(ratio)
+    : UNKNOWN;
 }
 
 // 0.045 -> 45 ms, 3.2 -> 3.2 s, 75 -> 1 min 15 s
@@ -72,8 +81,18 @@ export function span(valueS: Num): string {
   const whole = Math.max(0, Math.floor(valueS));
   const zh = lang.value === "zh";
   const units: [number, string][] = zh
-    ? [[86_400, " 天"], [3600, " 小时"], [60, " 分"], [1, " 秒"]]
-    : [[86_400, " d"], [3600, " h"], [60, " min"], [1, " s"]];
+    ? [
+        [86_400, " 天"],
+        [3600, " 小时"],
+        [60, " 分"],
+        [1, " 秒"],
+      ]
+    : [
+        [86_400, " d"],
+        [3600, " h"],
+        [60, " min"],
+        [1, " s"],
+      ];
   const first = units.findIndex(([size]) => whole >= size);
   if (first < 0) return `0${units[3]![1]}`;
   const [size, name] = units[first]!;

@@ -20,10 +20,24 @@ describe("numbers", () => {
   });
 
   it.each([
-    [7, "7"], [999, "999"], [1000, "1k"], [12_345, "12.3k"], [999_999, "1,000k"], [1_500_000, "1.5M"], [-2500, "-2.5k"], [3e9, "3G"],
+    [7, "7"],
+    [999, "999"],
+    [1000, "1k"],
+    [12_345, "12.3k"],
+    [999_999, "1,000k"],
+    [1_500_000, "1.5M"],
+    [-2500, "-2.5k"],
+    [3e9, "3G"],
   ])("shortens %d to %s", (value, text) => expect(compact(value)).toBe(text));
 
-  it.each([[0, "0"], [0.04, "0.0"], [3.21, "3.2"], [42.4, "42"], [5119.6, "5,120"], [22_100, "22.1k"]])("writes the rate %d as %s", (value, text) => expect(rate(value)).toBe(text));
+  it.each([
+    [0, "0"],
+    [0.04, "0.0"],
+    [3.21, "3.2"],
+    [42.4, "42"],
+    [5119.6, "5,120"],
+    [22_100, "22.1k"],
+  ])("writes the rate %d as %s", (value, text) => expect(rate(value)).toBe(text));
 
   it("writes a share as the card does", () => {
     expect(percent(1, 1)).toBe("100.0%");
@@ -33,11 +47,22 @@ describe("numbers", () => {
 
 describe("times", () => {
   it.each([
-    [0, "0 s"], [0.0004, "0.4 ms"], [0.045, "45 ms"], [0.5, "0.50 s"], [3.21, "3.2 s"], [42, "42 s"], [75, "1 min 15 s"],
+    [0, "0 s"],
+    [0.0004, "0.4 ms"],
+    [0.045, "45 ms"],
+    [0.5, "0.50 s"],
+    [3.21, "3.2 s"],
+    [42, "42 s"],
+    [75, "1 min 15 s"],
   ])("writes %d s as %s", (value, text) => expect(seconds(value)).toBe(text));
 
   it.each([
-    [0, "0 s"], [59.9, "59 s"], [60, "1 min"], [11_520, "3 h 12 min"], [90_000, "1 d 1 h"], [86_400, "1 d"],
+    [0, "0 s"],
+    [59.9, "59 s"],
+    [60, "1 min"],
+    [11_520, "3 h 12 min"],
+    [90_000, "1 d 1 h"],
+    [86_400, "1 d"],
   ])("writes the span %d as %s", (value, text) => expect(span(value)).toBe(text));
 
   it("speaks Chinese", () => {

@@ -5,9 +5,9 @@ import { en } from "../src/i18n/en";
 import { busiestSentence } from "../src/logic/busiest";
 import { append, merge } from "../src/logic/paging";
 import { fromLocalInput, parseRange, rangeQuery, refreshMs, toLocalInput } from "../src/logic/range";
-import { align, column, group, hasData, largest, latestKnown, roundUp, stack, sum } from "../src/logic/series";
+import { align, column, evenSplits, group, hasData, largest, latestKnown, roundUp, stack, sum } from "../src/logic/series";
 import { bySection } from "../src/logic/settings";
-import { mostly, parts, promptParts } from "../src/logic/timing";
+import { mostly, parts, promptParts, slowFrom } from "../src/logic/timing";
 import { flatten } from "../src/logic/tree";
 import { sortRows } from "../src/pages/model/columns";
 import { href, parseHash } from "../src/route";
@@ -27,18 +27,56 @@ describe("series", () => {
 
   it("adds what is known and does not make up the rest", () => {
     expect(sum([1, null, null], [2, 3, null])).toEqual([3, 3, null]);
-    expect(stack([[1, 1], [2, null], [3, null]])).toEqual([[6, 1], [5, null], [3, null]]);
+    expect(
+      stack([
+        [1, 1],
+        [2, null],
+        [3, null],
+      ]),
+    ).toEqual([
+      [6, 1],
+      [5, null],
+      [3, null],
+    ]);
     expect(hasData([[null, null]])).toBe(false);
     expect(largest([null, 3], [2])).toBe(3);
-    expect(latestKnown([[1, null, null], [null, 2, null]])).toBe(1);
+    expect(
+      latestKnown([
+        [1, null, null],
+        [null, 2, null],
+      ]),
+    ).toBe(1);
     expect(latestKnown([[null]])).toBeNull();
   });
 
-  it.each([[0, 1], [0.03, 0.05], [1, 1], [3, 5], [7001, 10_000], [240, 250]])("rounds %d up to %d", (value, top) => expect(roundUp(value)).toBeCloseTo(top));
+  it.each([
+    [0, 1],
+    [0.03, 0.05],
+    [1, 1],
+    [3, 5],
+    [7001, 10_000],
+    [240, 250],
+  ])("rounds %d up to %d", (value, top) => expect(roundUp(value)).toBeCloseTo(top));
+
+  it.each([
+    [1, [0, 0.25, 0.5, 0.75, 1]],
+    [10, [0, 2, 4, 6, 8, 10]],
+    [5000, [0, 1000, 2000, 3000, 4000, 5000]],
+    [2, [0, 0.5, 1, 1.5, 2]],
+    [3, [0, 1, 2, 3]],
+    [64, [0, 16, 32, 48, 64]],
+  ])("labels an axis up to %d evenly", (top, splits) => expect(evenSplits(top)).toEqual(splits));
 
   it("joins buckets into bars wide enough to be seen, at fixed places, and keeps their mean", () => {
     const values = [10, 20, null, null, null, null, 5, 7];
-    const spec: PlotSpec = { times: values.map((_, i) => 100 + i * 10), from: 100, to: 180, stepS: 10, format: String, lines: [{ label: "a", color: "blue", kind: "bars", values, own: values }] };
+    const spec: PlotSpec = {
+      times: values.map((_, i) => 100 + i * 10),
+      from: 100,
+      to: 180,
+      stepS: 10,
+      format: String,
+      lines: [{ label: "a", color: "blue", kind: "bars", values, own: values }],
+    };
     const wide = widerBars(spec, 16);
     expect(wide.stepS).toBe(30);
     expect(wide.times).toEqual([90, 120, 150]);
@@ -52,7 +90,13 @@ describe("series", () => {
   });
 
   it("reads a stack from its bottom", () => {
-    const line = (label: string, own?: number[]) => ({ label, color: "blue" as const, kind: "bars" as const, values: [], ...(own ? { own } : {}) });
+    const line = (label: string, own?: number[]) => ({
+      label,
+      color: "blue" as const,
+      kind: "bars" as const,
+      values: [],
+      ...(own ? { own } : {}),
+    });
     expect(legendOrder([line("top", []), line("bottom", []), line("other")]).map((one) => one.label)).toEqual(["bottom", "top", "other"]);
   });
 });
@@ -61,7 +105,12 @@ describe("subagents", () => {
   const item = (id: string, parent: string | null) => ({ id, parent });
   it("hang below who started them", () => {
     const rows = flatten([item("c", "b"), item("a", null), item("b", "a"), item("d", "gone")]);
-    expect(rows.map(({ item: { id }, depth }) => [id, depth])).toEqual([["a", 0], ["b", 1], ["c", 2], ["d", 0]]);
+    expect(rows.map(({ item: { id }, depth }) => [id, depth])).toEqual([
+      ["a", 0],
+      ["b", 1],
+      ["c", 2],
+      ["d", 0],
+    ]);
   });
   it("survive a ring", () => {
     expect(flatten([item("a", "b"), item("b", "a"), item("s", "s")])).toHaveLength(3);
@@ -75,6 +124,11 @@ describe("where the time went", () => {
     expect(mostly(turn)).toBe("waited");
     expect(mostly({ waited_s: 3, first_byte_s: 6, duration_s: 10 })).toBeNull();
     expect(parts({ waited_s: 1, first_byte_s: null, duration_s: 2 })).toEqual({ waited: 1, first: null, decode: null });
+  });
+  it("calls slow what takes twice the usual time", () => {
+    expect(slowFrom([2, 9, 2, 3])).toBe(6);
+    expect(slowFrom([0.1, 0.1, 0.1, 0.3])).toBe(1);
+    expect(slowFrom([1, 100])).toBe(Number.POSITIVE_INFINITY);
   });
   it("counts as computed what was not measured", () => {
     expect(promptParts({ prompt_tokens: 100, cached_tokens: null })).toEqual({ cached: 0, computed: 100 });
@@ -91,8 +145,24 @@ describe("lists in pages", () => {
     expect(merge(rows("a", "b", "c"), rows("n", "a"), id, false)).toEqual(rows("n", "a", "b", "c"));
   });
   it("keep their places while held", () => {
-    const shown = [{ id: "a", v: 1 }, { id: "b", v: 1 }];
-    expect(merge(shown, [{ id: "b", v: 2 }, { id: "n", v: 2 }], id, true)).toEqual([{ id: "a", v: 1 }, { id: "b", v: 2 }]);
+    const shown = [
+      { id: "a", v: 1 },
+      { id: "b", v: 1 },
+    ];
+    expect(
+      merge(
+        shown,
+        [
+          { id: "b", v: 2 },
+          { id: "n", v: 2 },
+        ],
+        id,
+        true,
+      ),
+    ).toEqual([
+      { id: "a", v: 1 },
+      { id: "b", v: 2 },
+    ]);
   });
   it("take no row twice", () => {
     expect(append(rows("a", "b"), rows("b", "c"), id)).toEqual(rows("a", "b", "c"));
@@ -127,11 +197,24 @@ describe("addresses", () => {
 });
 
 describe("the busiest replica", () => {
-  const row = (replica: string, in_flight: number, more: object = {}) => ({ replica, in_flight, conversations: 0, resident_tokens: 0, kv_cache_tokens: 1000, spilled_in: 0, ...more });
+  const row = (replica: string, in_flight: number, more: object = {}) => ({
+    replica,
+    in_flight,
+    conversations: 0,
+    resident_tokens: 0,
+    kv_cache_tokens: 1000,
+    spilled_in: 0,
+    ...more,
+  });
   const routing = (...replicas: object[]) => ({ affinity: true, spill_threshold: 8, replicas }) as unknown as Routing;
   it("is named with the reason", () => {
-    const sentence = busiestSentence(en, routing(row("e0/0", 1), row("e0/1", 9, { conversations: 7, resident_tokens: 700, spilled_in: 2 })));
-    expect(sentence).toBe("Busiest: e0/1 with 9 in flight, 90% of all. It is the home of 7 live conversations that hold 70% of its cache. 2 requests spilled to it from others. It is above the spill threshold: its later turns go elsewhere for now.");
+    const sentence = busiestSentence(
+      en,
+      routing(row("e0/0", 1), row("e0/1", 9, { conversations: 7, resident_tokens: 700, spilled_in: 2 })),
+    );
+    expect(sentence).toBe(
+      "Busiest: e0/1 with 9 in flight, 90% of all. It is the home of 7 live conversations that hold 70% of its cache. 2 requests spilled to it from others. It is above the spill threshold: its later turns go elsewhere for now.",
+    );
   });
   it("is nobody where all are the same", () => {
     expect(busiestSentence(en, routing(row("e0/0", 0), row("e0/1", 0)))).toBe(en.model.quiet);
@@ -139,7 +222,11 @@ describe("the busiest replica", () => {
     expect(busiestSentence(en, routing())).toBeNull();
   });
   it("sorts like a person: e0/2 before e0/10, and not known last", () => {
-    const rows = routing(row("e0/10", 1, { prefix_hit_ratio: null }), row("e0/2", 3, { prefix_hit_ratio: 0.5 }), row("e1/0", 2, { prefix_hit_ratio: 0.7 })).replicas;
+    const rows = routing(
+      row("e0/10", 1, { prefix_hit_ratio: null }),
+      row("e0/2", 3, { prefix_hit_ratio: 0.5 }),
+      row("e1/0", 2, { prefix_hit_ratio: 0.7 }),
+    ).replicas;
     expect(sortRows(rows, "replica", false).map((one) => one.replica)).toEqual(["e0/2", "e0/10", "e1/0"]);
     expect(sortRows(rows, "inFlight", true).map((one) => one.in_flight)).toEqual([3, 2, 1]);
     for (const down of [true, false]) expect(sortRows(rows, "hitRate", down).at(-1)!.replica).toBe("e0/10");
@@ -149,6 +236,12 @@ describe("the busiest replica", () => {
 describe("settings", () => {
   it("stand under their table", () => {
     const item = (key: string) => ({ key, value: 1, source: "default" });
-    expect(bySection([item("a.b"), item("c"), item("models[0].routing.x"), item("a.d")]).map(([name, list]) => [name, list.length])).toEqual([["a", 2], ["", 1], ["models[0].routing", 1]]);
+    expect(
+      bySection([item("a.b"), item("c"), item("models[0].routing.x"), item("a.d")]).map(([name, list]) => [name, list.length]),
+    ).toEqual([
+      ["a", 2],
+      ["", 1],
+      ["models[0].routing", 1],
+    ]);
   });
 });

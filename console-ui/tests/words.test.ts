@@ -7,14 +7,24 @@ import { causeWords, clientName, replicaName, warningWords, whyCode, whySentence
 
 type Decided = Parameters<typeof whySentence>[1];
 const turn = (values: Partial<Turn>): Decided => ({
-  decision: "sticky", why: "not_above", replica: "e0/1", home: "e0/1", home_in_flight: 3, spill_threshold: 8, candidates: null, ...values,
+  decision: "sticky",
+  why: "not_above",
+  replica: "e0/1",
+  home: "e0/1",
+  home_in_flight: 3,
+  spill_threshold: 8,
+  candidates: null,
+  ...values,
 });
 const score = (replica: string | [string, number], value: number) => ({ replica, score: value, in_flight: 0 });
 
 describe("why a turn went where it went", () => {
   it.each([
     [turn({}), "Stayed home: e0/1 had 3 in flight, not above the spill threshold 8."],
-    [turn({ why: "above", decision: "spilled", replica: "e0/2", home_in_flight: 11 }), "Its home e0/1 had 11 in flight, above the spill threshold 8; e0/2 took this turn."],
+    [
+      turn({ why: "above", decision: "spilled", replica: "e0/2", home_in_flight: 11 }),
+      "Its home e0/1 had 11 in flight, above the spill threshold 8; e0/2 took this turn.",
+    ],
     [turn({ why: "named", decision: "client_pinned" }), "The client named e0/1 itself."],
     [turn({ why: "affinity_off", decision: "unrouted", replica: null }), "Affinity was off: the engine's own balancer decided."],
     [turn({ decision: null, why: null }), "Not forwarded: no replica could take it."],
@@ -28,7 +38,9 @@ describe("why a turn went where it went", () => {
     const placed = turn({ decision: "placed", why: "least_loaded", home: null, candidates });
     expect(whySentence(en, placed)).toBe("New conversation: e0/1 was the least loaded of 3 (score 0.25; next e0/2 with 0.75).");
     expect(whySentence(zh, placed)).toBe("新会话：e0/1 在 3 个副本中负载最低（得分 0.25；其次 e0/2 为 0.75）。");
-    expect(whySentence(en, turn({ ...placed, decision: "rehomed", home: "e1/0" }))).toContain("Its home e1/0 was lost or drained; new home: e0/1");
+    expect(whySentence(en, turn({ ...placed, decision: "rehomed", home: "e1/0" }))).toContain(
+      "Its home e1/0 was lost or drained; new home: e0/1",
+    );
     expect(whySentence(en, turn({ ...placed, candidates: null }))).toBe("New conversation: e0/1 was the least loaded.");
   });
 
@@ -58,7 +70,11 @@ describe("words for codes", () => {
 
   it("gives a warning its headline and keeps the server's numbers", () => {
     const warning = { code: "stale_metrics", text: "the last good look is 14 s old", what_to_do: "server" };
-    expect(warningWords(zh, warning)).toEqual({ title: zh.checks.stale_metrics.title, text: warning.text, todo: zh.checks.stale_metrics.todo });
+    expect(warningWords(zh, warning)).toEqual({
+      title: zh.checks.stale_metrics.title,
+      text: warning.text,
+      todo: zh.checks.stale_metrics.todo,
+    });
     expect(warningWords(en, { ...warning, code: "of_a_later_version" })).toEqual({ title: "", text: warning.text, todo: "server" });
     expect(CHECKS).toContain("stale_metrics");
   });
@@ -73,11 +89,17 @@ describe("words for codes", () => {
 describe("the dictionaries", () => {
   // tsc sees that none is missing; this sees that none was left in English by mistake.
   const strings = (value: unknown, path = ""): [string, string][] =>
-    typeof value === "string" ? [[path, value]] : value && typeof value === "object" ? Object.entries(value).flatMap(([key, inner]) => strings(inner, `${path}.${key}`)) : [];
+    typeof value === "string"
+      ? [[path, value]]
+      : value && typeof value === "object"
+        ? Object.entries(value).flatMap(([key, inner]) => strings(inner, `${path}.${key}`))
+        : [];
 
   it("are both translated", () => {
     const english = new Map(strings(en));
-    const same = strings(zh).filter(([path, text]) => english.get(path) === text && /[a-z]{3}/i.test(text)).map(([path]) => path);
+    const same = strings(zh)
+      .filter(([path, text]) => english.get(path) === text && /[a-z]{3}/i.test(text))
+      .map(([path]) => path);
     expect(same.filter((path) => !/^\.(client|stats\.p\d\d|stats\.(csv|png))/.test(path))).toEqual([]);
   });
 });

@@ -191,6 +191,8 @@ class ReplicaCapacity(msgspec.Struct, frozen=True, kw_only=True):
     """KV-cache capacity of this rank in tokens (vLLM's ``kv_cache_size_tokens``, which is per rank)."""
     max_num_seqs: int | None = None
     """Sequences that the scheduler runs at once."""
+    cpu_cache_tokens: int | None = None
+    """What its CPU tier (vLLM's ``--kv-offloading-size``) holds; None: none, or not known."""
 
 
 class ReplicaSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,9 +60,8 @@ def test_a_rate_of_sessions_takes_the_place_of_levels(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--arms", "on+admission"], "the waiting room is not in this version"),
+        (["--arms", "nobody"], "allowed are off, hash, on"),
         (["--arms", "as-is"], "allowed are off, hash, on"),
-        (["--prefer", "median"], "--prefer median: the waiting room is not in this version"),
         (["--levels", "0"], "--levels"),
         (["--seeds", "1,x"], "--seeds 1,x: expected different whole numbers"),
         (["--seeds", "1,1"], "--seeds"),

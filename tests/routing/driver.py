@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from lmwarden.routing import invariants
 from lmwarden.routing.router import Router
@@ -45,6 +45,10 @@ class Driver:
         seed: int = 0,
     ) -> None:
         self.now = 1000.0
+        self.last: Action | None = None
+        """What became of the request that was offered or failed last; None: it waits."""
+        self.let_out: list[Action] = []
+        """Actions for other requests than the one that a call was about."""
         self.engines = dict(engines or {"e0": 4})
         self.router = router or Router(settings or RoutingSettings(), engines=self.engines, seed=seed)
         self.capacity = ReplicaCapacity(kv_cache_tokens=kv_cache_tokens, max_num_seqs=max_num_seqs)
@@ -56,11 +60,11 @@ class Driver:
     # Events
 
     def up(self, replica: ReplicaId | str, boot_id: str = "boot1") -> None:
-        self.router.replica_up(_id(replica), self.capacity, boot_id, self.now)
+        self.let_out += self.router.replica_up(_id(replica), self.capacity, boot_id, self.now)
         self.check()
 
     def down(self, replica: ReplicaId | str) -> None:
-        self.router.replica_down(_id(replica), self.now)
+        self.let_out += self.router.replica_down(_id(replica), self.now)
         self.check()
 
     def drain(self, replica: ReplicaId | str) -> None:
@@ -77,23 +81,32 @@ class Driver:
         self.check()
 
     def configure(self, **changes: object) -> None:
-        settings = RoutingSettings(**changes)  # type: ignore[arg-type]
-        self.router.configure(settings, self.now)
+        self.router_configure(RoutingSettings(**changes))  # type: ignore[arg-type]
+
+    def router_configure(self, settings: RoutingSettings) -> None:
+        self.let_out += self.router.configure(settings, self.now)
         self.check()
 
     def offer(self, conversation: str | None = None, **fields: object) -> Ticket:
         """Offer a request and return its ticket; the action is in ``last``."""
         request = RoutingRequest(conversation=None if conversation is None else key(conversation), **fields)  # type: ignore[arg-type]
         ticket, actions = self.router.offer(request, self.now)
-        self.last: Action = _only(actions)
-        assert self.last.ticket == ticket
+        if self.router._door is None:
+            assert len(actions) == 1, actions
+        mine = [action for action in actions if action.ticket == ticket]
+        assert len(mine) <= 1, actions
+        self.last = mine[0] if mine else None
+        self.let_out += [action for action in actions if action.ticket != ticket]
         self.check()
         return ticket
 
     def fail(self, ticket: Ticket) -> Action:
-        self.last = _only(self.router.failed_before_response(ticket, self.now))
+        action, *others = self.router.failed_before_response(ticket, self.now)
+        assert action.ticket == ticket
+        self.last = action
+        self.let_out += others
         self.check()
-        return self.last
+        return action
 
     def finish(
         self,
@@ -101,21 +114,24 @@ class Driver:
         *,
         prompt: int = 1000,
         completion: int = 100,
+        cached: int = 0,
         outcome: Outcome = Outcome.OK,
         finish_reason: str = "tool_calls",
     ) -> None:
-        usage = Usage(prompt_tokens=prompt, cached_tokens=0, completion_tokens=completion, finish_reason=finish_reason)
+        usage = Usage(
+            prompt_tokens=prompt, cached_tokens=cached, completion_tokens=completion, finish_reason=finish_reason
+        )
         self.router.first_byte(ticket, self.now)
-        assert self.router.finished(ticket, outcome, usage if outcome is Outcome.OK else None, self.now) == ()
+        self.let_out += self.router.finished(ticket, outcome, usage if outcome is Outcome.OK else None, self.now)
         self.check()
 
     def cancel(self, ticket: Ticket) -> None:
-        assert self.router.cancelled(ticket, self.now) == ()
+        self.let_out += self.router.cancelled(ticket, self.now)
         self.check()
 
     def later(self, seconds: float) -> None:
         self.now += seconds
-        self.router.tick(self.now)
+        self.let_out += self.router.tick(self.now)
         self.check()
 
     # A whole turn
@@ -165,8 +181,3 @@ class Driver:
 
 def _id(replica: ReplicaId | str) -> ReplicaId:
     return replica if isinstance(replica, ReplicaId) else ReplicaId.parse(replica)
-
-
-def _only(actions: Sequence[Action]) -> Action:
-    assert len(actions) == 1, actions
-    return actions[0]

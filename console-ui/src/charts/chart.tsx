@@ -62,21 +62,41 @@ export function Chart(props: {
       {drawn && <Legend spec={drawn} index={index} />}
       {spec && !hasData(spec.lines.map((line) => line.values)) && <Empty>{words.noData}</Empty>}
       <div ref={measured} />
-      <Canvas width={width} spec={drawn} height={props.height ?? 200} title={props.title} note={props.note ?? ""} onIndex={setIndex} plotRef={plot} {...(props.onRange ? { onRange: props.onRange } : {})} />
+      <Canvas
+        width={width}
+        spec={drawn}
+        height={props.height ?? 200}
+        title={props.title}
+        note={props.note ?? ""}
+        onIndex={setIndex}
+        plotRef={plot}
+        {...(props.onRange ? { onRange: props.onRange } : {})}
+      />
       {props.hint && <p class="hint">{props.hint}</p>}
       {spec && <FigureTable spec={spec} title={props.title} />}
     </Card>
   );
 }
 
-function Canvas(props: { width: number; spec: PlotSpec | null; height: number; title: string; note: string; onIndex: (index: number | null) => void; onRange?: (from: number, to: number) => void; plotRef: { current: uPlot | null } }) {
+function Canvas(props: {
+  width: number;
+  spec: PlotSpec | null;
+  height: number;
+  title: string;
+  note: string;
+  onIndex: (index: number | null) => void;
+  onRange?: (from: number, to: number) => void;
+  plotRef: { current: uPlot | null };
+}) {
   const { width } = props;
   const box = useRef<HTMLDivElement>(null);
   const latest = useRef(props);
   latest.current = props;
   const isDark = dark.value;
   const language = lang.value;
-  const shape = props.spec ? props.spec.lines.map((line) => line.label + line.kind).join("|") + String(props.spec.log ?? false) + props.spec.stepS : "";
+  const shape = props.spec
+    ? props.spec.lines.map((line) => line.label + line.kind).join("|") + String(props.spec.log ?? false) + props.spec.stepS
+    : "";
   // A new picture when its shape, its colours or its words change; otherwise only new data.
   useEffect(() => {
     const spec = latest.current.spec;
@@ -94,11 +114,27 @@ function Canvas(props: { width: number; spec: PlotSpec | null; height: number; t
   useEffect(() => {
     if (props.spec) props.plotRef.current?.setData(plotData(props.spec));
   }, [props.spec]);
-  return <div class="canvas" ref={box} role="img" aria-label={props.note ? `${props.title}: ${props.note}` : props.title} style={{ height: `${props.height}px` }} />;
+  return (
+    <div
+      class="canvas"
+      ref={box}
+      role="img"
+      aria-label={props.note ? `${props.title}: ${props.note}` : props.title}
+      style={{ height: `${props.height}px` }}
+    />
+  );
 }
 
 // Options that always look at the latest description, so that setData alone moves the scales.
-function live(latest: { current: { spec: PlotSpec | null; width: number; height: number; onIndex: (index: number | null) => void; onRange?: (from: number, to: number) => void } }): uPlot.Options {
+function live(latest: {
+  current: {
+    spec: PlotSpec | null;
+    width: number;
+    height: number;
+    onIndex: (index: number | null) => void;
+    onRange?: (from: number, to: number) => void;
+  };
+}): uPlot.Options {
   const first = latest.current.spec!;
   const spec: PlotSpec = new Proxy(first, { get: (_target, name) => Reflect.get(latest.current.spec ?? first, name) });
   return plotOptions(spec, latest.current.width, latest.current.height, {
@@ -134,7 +170,12 @@ function valueText(spec: PlotSpec, line: Line, index: number): string {
 function FigureTable(props: { spec: PlotSpec; title: string }) {
   const [open, setOpen] = useState(false);
   const { spec } = props;
-  const rows = open ? spec.times.map((_, index) => index).reverse().slice(0, TABLE_ROWS) : [];
+  const rows = open
+    ? spec.times
+        .map((_, index) => index)
+        .reverse()
+        .slice(0, TABLE_ROWS)
+    : [];
   return (
     <details class="figures" onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>{texts.value.stats.table}</summary>

@@ -3,7 +3,7 @@
 import uPlot from "uplot";
 import { axisDay, clockShort } from "../format";
 import { lonely, type Line, type PlotSpec } from "../logic/plot-spec";
-import { largest, roundUp, type Column } from "../logic/series";
+import { evenSplits, largest, roundUp, type Column } from "../logic/series";
 import { paint } from "./theme";
 
 // Share of the height for what goes down.
@@ -20,7 +20,12 @@ export function plotData(spec: PlotSpec): uPlot.AlignedData {
   return [spec.times, ...columns] as uPlot.AlignedData;
 }
 
-export function plotOptions(spec: PlotSpec, width: number, height: number, hooks: { onIndex: (index: number | null) => void; onRange?: (from: number, to: number) => void }): uPlot.Options {
+export function plotOptions(
+  spec: PlotSpec,
+  width: number,
+  height: number,
+  hooks: { onIndex: (index: number | null) => void; onRange?: (from: number, to: number) => void },
+): uPlot.Options {
   const hasDown = spec.lines.some((line) => line.down);
   const scales: uPlot.Scales = { x: { time: true, range: () => [spec.from, spec.to] }, y: upScale(spec, hasDown) };
   if (hasDown) scales["down"] = { range: () => downRange(spec) };
@@ -58,7 +63,14 @@ const downMost = (spec: PlotSpec): number => roundUp(largest(...spec.lines.filte
 
 function upScale(spec: PlotSpec, hasDown: boolean): uPlot.Scale {
   if (spec.log) {
-    return { distr: 3, log: 10, range: (_plot, min, max) => [10 ** Math.floor(Math.log10(Math.max(min ?? 0.1, SMALLEST_LOG))), 10 ** Math.ceil(Math.log10(Math.max(max ?? 1, 0.01)))] };
+    return {
+      distr: 3,
+      log: 10,
+      range: (_plot, min, max) => [
+        10 ** Math.floor(Math.log10(Math.max(min ?? 0.1, SMALLEST_LOG))),
+        10 ** Math.ceil(Math.log10(Math.max(max ?? 1, 0.01))),
+      ],
+    };
   }
   // Both scales have their zero at the same height.
   return { range: () => [hasDown ? (-upMost(spec) * DOWN_SHARE) / (1 - DOWN_SHARE) : 0, upMost(spec)] };
@@ -77,7 +89,13 @@ function painted(line: Line): uPlot.Series {
     return { label: line.label, scale, paths: bars, fill: color, width: 0, points: { show: false }, fillTo: () => 0 };
   }
   // A lone point between two gaps is no line; it must be seen all the same.
-  const points: uPlot.Series.Points = { show: true, filter: (plot, index) => lonely(plot.data[index] as Column), size: 4, fill: color, stroke: color };
+  const points: uPlot.Series.Points = {
+    show: true,
+    filter: (plot, index) => lonely(plot.data[index] as Column),
+    size: 4,
+    fill: color,
+    stroke: color,
+  };
   const series: uPlot.Series = { label: line.label, scale, stroke: color, width: 1.75, spanGaps: false, points };
   if (line.kind === "area") series.fill = withAlpha(color, 0.16);
   return series;
@@ -89,19 +107,43 @@ export function withAlpha(color: string, alpha: number): string {
 }
 
 function axes(spec: PlotSpec, hasDown: boolean): uPlot.Axis[] {
-  const base: uPlot.Axis = { stroke: paint("muted"), font: AXIS_FONT, labelFont: AXIS_FONT, grid: { stroke: paint("line"), width: 1 }, ticks: { show: false } };
+  const base: uPlot.Axis = {
+    stroke: paint("muted"),
+    font: AXIS_FONT,
+    labelFont: AXIS_FONT,
+    grid: { stroke: paint("line"), width: 1 },
+    ticks: { show: false },
+  };
   const write = (values: (number | null)[]): string[] => values.map((value) => (value === null ? "" : spec.format(Math.abs(value))));
-  const x: uPlot.Axis = { ...base, space: 64, size: 26, gap: 6, grid: { show: false }, values: (_plot, splits, _axis, _space, increment) => splits.map((t) => (increment >= 86_400 || new Date(t * 1000).getHours() + new Date(t * 1000).getMinutes() === 0 ? axisDay(t) : clockShort(t))) };
+  const x: uPlot.Axis = {
+    ...base,
+    space: 64,
+    size: 26,
+    gap: 6,
+    grid: { show: false },
+    values: (_plot, splits, _axis, _space, increment) =>
+      splits.map((t) =>
+        increment >= 86_400 || new Date(t * 1000).getHours() + new Date(t * 1000).getMinutes() === 0 ? axisDay(t) : clockShort(t),
+      ),
+  };
   const y: uPlot.Axis = { ...base, scale: "y", size: 54, values: (_plot, splits) => write(splits) };
   if (!spec.log) {
-    const most = upMost(spec);
-    y.splits = () => [0, most / 4, most / 2, (most * 3) / 4, most];
+    y.splits = () => evenSplits(upMost(spec));
   } else {
-    y.filter = (_plot, splits) => splits.map((value) => (value !== null && Number.isInteger(Math.round(Math.log10(value) * 1e6) / 1e6) ? value : null));
+    y.filter = (_plot, splits) =>
+      splits.map((value) => (value !== null && Number.isInteger(Math.round(Math.log10(value) * 1e6) / 1e6) ? value : null));
   }
   if (spec.upLabel) Object.assign(y, { label: spec.upLabel, labelSize: 18 });
   if (!hasDown) return [x, y];
-  const down: uPlot.Axis = { ...base, scale: "down", side: 1, size: 54, grid: { ...base.grid!, dash: [2, 4] }, splits: () => [-downMost(spec), -downMost(spec) / 2], values: (_plot, splits) => write(splits) };
+  const down: uPlot.Axis = {
+    ...base,
+    scale: "down",
+    side: 1,
+    size: 54,
+    grid: { ...base.grid!, dash: [2, 4] },
+    splits: () => [-downMost(spec), -downMost(spec) / 2],
+    values: (_plot, splits) => write(splits),
+  };
   if (spec.downLabel) Object.assign(down, { label: spec.downLabel, labelSize: 18 });
   return [x, y, down];
 }
@@ -121,7 +163,12 @@ function zeroLine(plot: uPlot, hasDown: boolean): void {
 }
 
 // The chart with its title and legend on an opaque ground, as a PNG file.
-export async function toPng(plot: uPlot, title: string, note: string, lines: readonly Pick<Line, "label" | "color">[]): Promise<Blob | null> {
+export async function toPng(
+  plot: uPlot,
+  title: string,
+  note: string,
+  lines: readonly Pick<Line, "label" | "color">[],
+): Promise<Blob | null> {
   const source = plot.ctx.canvas;
   const ratio = devicePixelRatio;
   const head = 56 * ratio;

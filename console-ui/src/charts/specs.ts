@@ -9,7 +9,13 @@ import type { Line, PlotSpec } from "../logic/plot-spec";
 import type { Paint } from "./theme";
 
 const DECISION_COLORS: Record<(typeof DECISIONS)[number], Paint> = {
-  sticky: "blue", placed: "teal", spilled: "amber", rehomed: "purple", client_pinned: "green", balanced: "grey", unrouted: "muted",
+  sticky: "blue",
+  placed: "teal",
+  spilled: "amber",
+  rehomed: "purple",
+  client_pinned: "green",
+  balanced: "grey",
+  unrouted: "muted",
 };
 
 function base(series: Series, times: number[], lines: Line[], format: PlotSpec["format"]): PlotSpec {
@@ -28,13 +34,24 @@ export function tokens(texts: Texts, series: Series): PlotSpec {
     { label: texts.stats.computed, color: "computed", kind: "bars", values: column(points, "computed") },
     { label: texts.stats.cached, color: "cached", kind: "bars", values: column(points, "cached") },
   ]);
-  const completion: Line = { label: texts.stats.completion, color: "completion", kind: "bars", values: column(points, "completion"), down: true };
+  const completion: Line = {
+    label: texts.stats.completion,
+    color: "completion",
+    kind: "bars",
+    values: column(points, "completion"),
+    down: true,
+  };
   return { ...base(series, times, [...prompt, completion], rate), upLabel: texts.stats.prompt, downLabel: texts.stats.completion };
 }
 
 export function latency(texts: Texts, series: Series, log: boolean): PlotSpec {
   const { times, points } = align(series);
-  const line = (name: "p50" | "p95" | "p99", color: Paint): Line => ({ label: texts.stats[name], color, kind: "line", values: column(points, name) });
+  const line = (name: "p50" | "p95" | "p99", color: Paint): Line => ({
+    label: texts.stats[name],
+    color,
+    kind: "line",
+    values: column(points, name),
+  });
   return { ...base(series, times, [line("p50", "blue"), line("p95", "amber"), line("p99", "red")], seconds), log };
 }
 
@@ -44,7 +61,12 @@ export function decisions(texts: Texts, series: Series): PlotSpec {
   const taken = DECISIONS.filter((name) => series.points.some((point) => (point[name] ?? 0) > 0));
   const names = taken.length ? taken : (["sticky"] as const);
   const order = [...names].sort((a, b) => Number(a === "sticky") - Number(b === "sticky"));
-  const lines = order.map((name): Line => ({ label: texts.decision[name], color: DECISION_COLORS[name], kind: "bars", values: column(points, name) }));
+  const lines = order.map((name): Line => ({
+    label: texts.decision[name],
+    color: DECISION_COLORS[name],
+    kind: "bars",
+    values: column(points, name),
+  }));
   return base(series, times, stacked(lines), axisRate);
 }
 
@@ -59,13 +81,23 @@ export function failures(texts: Texts, series: Series): PlotSpec {
 
 export function busy(texts: Texts, series: Series): PlotSpec {
   const { times, points } = align(series);
-  const spec = base(series, times, [{ label: texts.stats.busySeries, color: "teal", kind: "area", values: column(points, "busy") }], (value) => decimal(value, 1));
+  const spec = base(
+    series,
+    times,
+    [{ label: texts.stats.busySeries, color: "teal", kind: "area", values: column(points, "busy") }],
+    (value) => decimal(value, 1),
+  );
   return series.replicas ? { ...spec, top: series.replicas } : spec;
 }
 
 export function kvUsed(texts: Texts, series: Series): PlotSpec {
   const { times, points } = align(series);
-  const spec = base(series, times, [{ label: texts.stats.kvSeries, color: "purple", kind: "area", values: column(points, "kv_used") }], (value) => percent(value));
+  const spec = base(
+    series,
+    times,
+    [{ label: texts.stats.kvSeries, color: "purple", kind: "area", values: column(points, "kv_used") }],
+    (value) => percent(value),
+  );
   return { ...spec, top: 1 };
 }
 

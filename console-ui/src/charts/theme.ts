@@ -1,6 +1,20 @@
 // Colours of the style sheet for what is painted on a canvas.
 
-export type Paint = "cached" | "computed" | "completion" | "text" | "muted" | "line" | "surface" | "blue" | "purple" | "green" | "amber" | "red" | "teal" | "grey";
+export type Paint =
+  | "cached"
+  | "computed"
+  | "completion"
+  | "text"
+  | "muted"
+  | "line"
+  | "surface"
+  | "blue"
+  | "purple"
+  | "green"
+  | "amber"
+  | "red"
+  | "teal"
+  | "grey";
 
 const probe = document.createElement("span");
 probe.className = "probe";

@@ -24,7 +24,8 @@ export const why: {
     not_above: (n) => `Stayed home: ${n.home} had ${n.inFlight} in flight, not above the spill threshold ${n.threshold}.`,
     no_other: (n) => `Stayed home: ${n.home} had ${n.inFlight} in flight (spill threshold ${n.threshold}), but no other replica had fewer.`,
     above: (n) => `Its home ${n.home} had ${n.inFlight} in flight, above the spill threshold ${n.threshold}; ${n.replica} took this turn.`,
-    not_yet_back: (n) => `Its home ${n.home} had ${n.inFlight} in flight, not yet well below the spill threshold ${n.threshold}; ${n.replica}, which took an earlier turn, took this one too.`,
+    not_yet_back: (n) =>
+      `Its home ${n.home} had ${n.inFlight} in flight, not yet well below the spill threshold ${n.threshold}; ${n.replica}, which took an earlier turn, took this one too.`,
     suspect: (n) => `Its home ${n.home} had just failed; ${n.replica} took this turn.`,
     stalled: (n) => `Its home ${n.home} has work and makes no progress; ${n.replica} took this turn.`,
     awaited: (n) => `Its home ${n.home} had not been heard of since the warden started; ${n.replica} took this turn.`,
@@ -45,18 +46,70 @@ export const why: {
 
 export const causes: Record<Cause, CauseWords> = {
   extends: { title: "Only grew", means: "This request repeats the one before and adds to it, as it should.", todo: "Nothing." },
-  first: { title: "First turn", means: "There is no request before it to compare with.", todo: "Nothing: a beginning is always read once." },
-  compaction: { title: "Compaction", means: "The client summed up its history and goes on from the summary.", todo: "Tell the client how large the context really is (Connect clients does), so that it compacts as late as possible." },
-  tools_changed: { title: "The tools changed", means: "The list of tools stands before the history. When it changes, everything after it is read again.", todo: "Claude Code: ENABLE_TOOL_SEARCH=false. Others: keep the list and its order the same during a conversation; connect MCP servers before it begins." },
-  system_changed: { title: "The system prompt changed", means: "The system prompt stands first. When it changes, everything after it is read again.", todo: "Keep what varies (files, git status, memory) out of the system prompt; put it into the last message." },
-  billing_line: { title: "A billing line at the head", means: "Claude Code puts a line that changes with each request before its system prompt.", todo: "Claude Code: CLAUDE_CODE_ATTRIBUTION_HEADER=0." },
-  timestamp: { title: "A time or a counter at the head", means: "An early part of the prompt differs from the one before only in its digits: a time stamp, a date, a counter.", todo: "Take the time out of the system prompt, or give the date without the time of day; put it into the last message." },
-  system_turn_moved: { title: "A system message moved", means: "A message of the system stood at another place than before (a reminder that wanders to the end).", todo: "Have the client leave system messages where they first stood. A newer release may do so." },
-  history_edited: { title: "The history was edited", means: "An earlier message is not what it was: cut, cleaned or rewritten by the client.", todo: "Switch off the clearing of old tool results, or let it happen seldom and in large steps." },
-  evicted: { title: "Pushed out of the cache", means: "The prompt only grew and the conversation was at home, but its history was not in the cache any more.", todo: "The cache is too small for so many live conversations: fewer at a time, more memory for the KV cache, or a CPU tier (kv_offload_gib)." },
-  moved: { title: "Served by another replica", means: "This turn went to a replica that had not read the history.", todo: "See why in the turn. Many spills: raise the spill threshold, or add a replica." },
-  spilled: { title: "Spilled to another replica", means: "Its home was too busy and the turn went to a replica that had not read the history.", todo: "If it happens often: raise the spill threshold, or add a replica." },
-  rehomed: { title: "Lost its home", means: "Its home was lost or drained, and another replica had to read the history.", todo: "Nothing, unless engines fail often." },
-  engine_restarted: { title: "The engine restarted", means: "The engine's cache was empty after its restart.", todo: "Nothing, unless it was a crash: then read its log." },
+  first: {
+    title: "First turn",
+    means: "There is no request before it to compare with.",
+    todo: "Nothing: a beginning is always read once.",
+  },
+  compaction: {
+    title: "Compaction",
+    means: "The client summed up its history and goes on from the summary.",
+    todo: "Tell the client how large the context really is (Connect clients does), so that it compacts as late as possible.",
+  },
+  tools_changed: {
+    title: "The tools changed",
+    means: "The list of tools stands before the history. When it changes, everything after it is read again.",
+    todo: "Claude Code: ENABLE_TOOL_SEARCH=false. Others: keep the list and its order the same during a conversation; connect MCP servers before it begins.",
+  },
+  system_changed: {
+    title: "The system prompt changed",
+    means: "The system prompt stands first. When it changes, everything after it is read again.",
+    todo: "Keep what varies (files, git status, memory) out of the system prompt; put it into the last message.",
+  },
+  billing_line: {
+    title: "A billing line at the head",
+    means: "Claude Code puts a line that changes with each request before its system prompt.",
+    todo: "Claude Code: CLAUDE_CODE_ATTRIBUTION_HEADER=0.",
+  },
+  timestamp: {
+    title: "A time or a counter at the head",
+    means: "An early part of the prompt differs from the one before only in its digits: a time stamp, a date, a counter.",
+    todo: "Take the time out of the system prompt, or give the date without the time of day; put it into the last message.",
+  },
+  system_turn_moved: {
+    title: "A system message moved",
+    means: "A message of the system stood at another place than before (a reminder that wanders to the end).",
+    todo: "Have the client leave system messages where they first stood. A newer release may do so.",
+  },
+  history_edited: {
+    title: "The history was edited",
+    means: "An earlier message is not what it was: cut, cleaned or rewritten by the client.",
+    todo: "Switch off the clearing of old tool results, or let it happen seldom and in large steps.",
+  },
+  evicted: {
+    title: "Pushed out of the cache",
+    means: "The prompt only grew and the conversation was at home, but its history was not in the cache any more.",
+    todo: "The cache is too small for so many live conversations: fewer at a time, more memory for the KV cache, or a CPU tier (kv_offload_gib).",
+  },
+  moved: {
+    title: "Served by another replica",
+    means: "This turn went to a replica that had not read the history.",
+    todo: "See why in the turn. Many spills: raise the spill threshold, or add a replica.",
+  },
+  spilled: {
+    title: "Spilled to another replica",
+    means: "Its home was too busy and the turn went to a replica that had not read the history.",
+    todo: "If it happens often: raise the spill threshold, or add a replica.",
+  },
+  rehomed: {
+    title: "Lost its home",
+    means: "Its home was lost or drained, and another replica had to read the history.",
+    todo: "Nothing, unless engines fail often.",
+  },
+  engine_restarted: {
+    title: "The engine restarted",
+    means: "The engine's cache was empty after its restart.",
+    todo: "Nothing, unless it was a crash: then read its log.",
+  },
   other: { title: "Other", means: "The cached share fell and the cause could not be told.", todo: "Look at the example." },
 };

@@ -14,7 +14,8 @@ export function busiestSentence(texts: Texts, routing: Routing): string | null {
   if (rows.length > 1 && rows.every((row) => row.in_flight === first.in_flight)) return words.even(count(first.in_flight));
   const top = rows.reduce((most, row) => (row.in_flight > most.in_flight ? row : most), first);
   let sentence = words.busiest(top.replica, count(top.in_flight), percent(top.in_flight / all));
-  if (top.conversations && top.kv_cache_tokens) sentence += words.busiestHolds(count(top.conversations), percent(top.resident_tokens / top.kv_cache_tokens));
+  if (top.conversations && top.kv_cache_tokens)
+    sentence += words.busiestHolds(count(top.conversations), percent(top.resident_tokens / top.kv_cache_tokens));
   if (top.spilled_in) sentence += words.busiestSpill(count(top.spilled_in));
   if (routing.affinity && top.in_flight > routing.spill_threshold) sentence += words.busiestAbove;
   return sentence;

@@ -52,6 +52,18 @@ export function largest(...columns: Column[]): number {
 
 export const hasData = (columns: readonly Column[]): boolean => columns.some((values) => values.some((value) => value !== null));
 
+// Labels of an axis from 0 to a round top: 2 and 4 in quarters, 5 and 10 in fifths, so that each is round as well.
+export function evenSplits(top: number): number[] {
+  const mantissa = top / 10 ** Math.floor(Math.log10(top) + 1e-9);
+  const parts =
+    Math.abs(mantissa - 5) < 1e-6 || (Math.abs(mantissa - 1) < 1e-6 && top !== 1) || Math.abs(mantissa - 2.5) < 1e-6
+      ? 5
+      : top === 3
+        ? 3
+        : 4;
+  return Array.from({ length: parts + 1 }, (_, index) => (top * index) / parts);
+}
+
 // Times by the wider bucket that they fall into.
 export function group(times: readonly number[], stepS: number): { t: number; members: number[] }[] {
   const groups: { t: number; members: number[] }[] = [];

@@ -3,6 +3,9 @@
 
 import type { Turn } from "../api/types";
 
+const LEAST_TURNS = 4;
+const NOTICED_S = 1;
+
 export interface Parts {
   waited: number;
   first: number | null;
@@ -26,6 +29,13 @@ export function mostly(turn: Pick<Turn, "waited_s" | "first_byte_s" | "duration_
   if (split.first === null || split.decode === null || turn.duration_s <= 0) return null;
   const names: Part[] = ["waited", "first", "decode"];
   return names.find((name) => (split[name] ?? 0) > turn.duration_s / 2) ?? null;
+}
+
+// From how long on a turn of this conversation counts as slow: twice its usual time, and enough for a person to notice.
+export function slowFrom(durations: readonly number[]): number {
+  const sorted = [...durations].sort((a, b) => a - b);
+  const middle = sorted[Math.floor(sorted.length / 2)];
+  return middle === undefined || sorted.length < LEAST_TURNS ? Number.POSITIVE_INFINITY : Math.max(2 * middle, NOTICED_S);
 }
 
 // Cached and computed parts of a prompt; null where the engine did not say how long it was.

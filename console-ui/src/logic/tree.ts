@@ -30,6 +30,9 @@ export function flatten<T extends Linked>(items: readonly T[]): Branch<T>[] {
     }
   };
   walk(below.get(null) ?? [], 0);
-  walk(items.filter((item) => !seen.has(item.id)), 0);
+  walk(
+    items.filter((item) => !seen.has(item.id)),
+    0,
+  );
   return rows;
 }

@@ -16,14 +16,22 @@ const WINDOWS = ["1h", "24h", "7d"] as const;
 export function Breakers() {
   const words = texts.value;
   const window = WINDOWS.find((name) => name === route.value.query.get("window")) ?? "24h";
-  const { data, error, reload } = useResource<{ items: PrefixBreaker[] }>(`/api/prefix-breakers${query({ model: chosenModel(true), window })}`, REFRESH_MS);
+  const { data, error, reload } = useResource<{ items: PrefixBreaker[] }>(
+    `/api/prefix-breakers${query({ model: chosenModel(true), window })}`,
+    REFRESH_MS,
+  );
   const items = [...(data?.items ?? [])].sort((a, b) => b.recomputed_tokens - a.recomputed_tokens);
   return (
     <>
       <PageTitle title={words.breakers.title}>{words.breakers.title}</PageTitle>
       <p class="intro">{words.breakers.intro}</p>
       <div class="filters">
-        <Segmented label={words.breakers.window} value={window} options={WINDOWS.map((value) => ({ value, label: words.breakers.windows[value] }))} onChange={(value) => setQuery({ window: value })} />
+        <Segmented
+          label={words.breakers.window}
+          value={window}
+          options={WINDOWS.map((value) => ({ value, label: words.breakers.windows[value] }))}
+          onChange={(value) => setQuery({ window: value })}
+        />
         <ModelSelect allowAll />
       </div>
       <LoadError error={error} retry={reload} />
@@ -45,9 +53,15 @@ function Table(props: { items: PrefixBreaker[] }) {
             <tr>
               <th scope="col">{heads.cause}</th>
               <th scope="col">{heads.client}</th>
-              <th scope="col" class="right">{heads.turns}</th>
-              <th scope="col" class="right">{heads.tokens}</th>
-              <th scope="col" class="right">{heads.share}</th>
+              <th scope="col" class="right">
+                {heads.turns}
+              </th>
+              <th scope="col" class="right">
+                {heads.tokens}
+              </th>
+              <th scope="col" class="right">
+                {heads.share}
+              </th>
               <th scope="col">{heads.example}</th>
             </tr>
           </thead>
@@ -59,9 +73,7 @@ function Table(props: { items: PrefixBreaker[] }) {
                   <th scope="row" class="cause">
                     <b>{cause.title}</b>
                     <span class="cause-means">{cause.means}</span>
-                    <span class="cause-todo">
-                      → {cause.todo}
-                    </span>
+                    <span class="cause-todo">→ {cause.todo}</span>
                   </th>
                   <td>{clientName(words, item.client)}</td>
                   <td class="right">{count(item.turns)}</td>

@@ -50,7 +50,16 @@ function Tabs(props: { connect: ConnectTexts }) {
     <Card class="connect-card">
       <div class="tabs" role="tablist" aria-label={words.connect.client} ref={tabs} onKeyDown={move}>
         {clients.map(({ client }) => (
-          <button key={client} type="button" role="tab" id={`tab-${client}`} aria-selected={client === chosen} aria-controls="connect-panel" tabIndex={client === chosen ? 0 : -1} onClick={() => setChosen(client)}>
+          <button
+            key={client}
+            type="button"
+            role="tab"
+            id={`tab-${client}`}
+            aria-selected={client === chosen}
+            aria-controls="connect-panel"
+            tabIndex={client === chosen ? 0 : -1}
+            onClick={() => setChosen(client)}
+          >
             {clientName(words, client)}
           </button>
         ))}
@@ -110,14 +119,21 @@ function Tick(props: { connect: ConnectTexts }) {
           <span class="tick-mark" aria-hidden="true">
             ✓
           </span>{" "}
-          {words.connect.arrived(clientName(words, first.client), first.replica ?? "–", decisionName(words, first.decision), clock(first.finished_at))}
+          {words.connect.arrived(
+            clientName(words, first.client),
+            first.replica ?? "–",
+            decisionName(words, first.decision),
+            clock(first.finished_at),
+          )}
         </>
       ) : (
         <>
           <Dot tone="info" /> <b>{inFlight > 0 ? words.connect.arriving : words.connect.waiting}</b> {words.connect.waitingHint}
         </>
       )}
-      {props.connect.first_request_at !== null && !first && <span class="muted"> {words.connect.before(dateTime(props.connect.first_request_at))}</span>}
+      {props.connect.first_request_at !== null && !first && (
+        <span class="muted"> {words.connect.before(dateTime(props.connect.first_request_at))}</span>
+      )}
     </div>
   );
 }

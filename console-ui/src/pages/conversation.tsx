@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import type { Candidate, Conversation, ConversationDetail, Turn } from "../api/types";
 import { compact, count, decimal, percent, seconds, when } from "../format";
 import { texts } from "../i18n";
-import { mostly, parts, promptParts } from "../logic/timing";
+import { mostly, parts, promptParts, slowFrom } from "../logic/timing";
 import { flatten } from "../logic/tree";
 import { byScore, causeWords, clientName, kindName, replicaName, whySentence } from "../logic/words";
 import { href } from "../route";
@@ -15,7 +15,16 @@ import { Figure } from "./overview";
 
 const REFRESH_MS = 2000;
 const FIRST_TURNS = 60;
-export const DECISION_TONE: Record<string, Tone> = { sticky: "ok", placed: "info", client_pinned: "info", balanced: "quiet", unrouted: "quiet", spilled: "warning", rehomed: "warning", refused: "fault" };
+export const DECISION_TONE: Record<string, Tone> = {
+  sticky: "ok",
+  placed: "info",
+  client_pinned: "info",
+  balanced: "quiet",
+  unrouted: "quiet",
+  spilled: "warning",
+  rehomed: "warning",
+  refused: "fault",
+};
 
 export function ConversationPage(props: { id: string }) {
   const words = texts.value;
@@ -44,7 +53,11 @@ function Head(props: { row: Conversation }) {
   return (
     <section class="card" aria-label={words.common.details}>
       <dl class="figures-row">
-        <Figure label={words.conversations.columns.client} value={clientName(words, row.client)} note={[row.kind ? kindName(words, row.kind) : null, row.derived ? words.conversations.derived : null].filter(Boolean).join(", ")} />
+        <Figure
+          label={words.conversations.columns.client}
+          value={clientName(words, row.client)}
+          note={[row.kind ? kindName(words, row.kind) : null, row.derived ? words.conversations.derived : null].filter(Boolean).join(", ")}
+        />
         <Figure label={words.conversations.columns.home} value={row.home ?? "–"} />
         <Figure label={words.conversations.columns.turns} value={count(row.turns)} />
         <Figure label={words.conversations.columns.context} value={compact(row.context_tokens)} note={words.common.tokens} />
@@ -65,7 +78,9 @@ function Head(props: { row: Conversation }) {
 
 function Costs(props: { costs: Record<string, number> }) {
   const words = texts.value;
-  const entries = Object.entries(props.costs).filter(([, tokens]) => tokens > 0).sort((a, b) => b[1] - a[1]);
+  const entries = Object.entries(props.costs)
+    .filter(([, tokens]) => tokens > 0)
+    .sort((a, b) => b[1] - a[1]);
   const most = entries[0]?.[1] ?? 1;
   return (
     <Card title={words.conversation.cost}>
@@ -78,7 +93,13 @@ function Costs(props: { costs: Record<string, number> }) {
               <div key={cause} title={causeWords(words, cause).means}>
                 <dt>{causeWords(words, cause).title}</dt>
                 <dd>
-                  <Meter wide ratio={tokens / most} tone="amber" text={words.conversation.costTokens(count(tokens))} label={causeWords(words, cause).title} />
+                  <Meter
+                    wide
+                    ratio={tokens / most}
+                    tone="amber"
+                    text={words.conversation.costTokens(count(tokens))}
+                    label={causeWords(words, cause).title}
+                  />
                 </dd>
               </div>
             ))}
@@ -121,19 +142,40 @@ function Tree(props: { root: Conversation; items: Conversation[] }) {
 function Timeline(props: { turns: Turn[]; all: number }) {
   const words = texts.value;
   const [shown, setShown] = useState(FIRST_TURNS);
+  const slowS = slowFrom(props.turns.map((turn) => turn.duration_s));
   const longest = Math.max(1, ...props.turns.map((turn) => turn.prompt_tokens ?? 0));
   return (
     <Card title={words.conversation.timeline}>
       <div class="legend">
-        <span class="legend-item"><span class="swatch cached" aria-hidden="true" />{words.stats.cached}</span>
-        <span class="legend-item"><span class="swatch computed" aria-hidden="true" />{words.stats.computed}</span>
-        <span class="legend-item"><span class="swatch waited" aria-hidden="true" />{words.conversation.timing.waited}</span>
-        <span class="legend-item"><span class="swatch first" aria-hidden="true" />{words.conversation.timing.first}</span>
-        <span class="legend-item"><span class="swatch decode" aria-hidden="true" />{words.conversation.timing.decode}</span>
+        <span class="legend-item">
+          <span class="swatch cached" aria-hidden="true" />
+          {words.stats.cached}
+        </span>
+        <span class="legend-item">
+          <span class="swatch computed" aria-hidden="true" />
+          {words.stats.computed}
+        </span>
+        <span class="legend-item">
+          <span class="swatch waited" aria-hidden="true" />
+          {words.conversation.timing.waited}
+        </span>
+        <span class="legend-item">
+          <span class="swatch first" aria-hidden="true" />
+          {words.conversation.timing.first}
+        </span>
+        <span class="legend-item">
+          <span class="swatch decode" aria-hidden="true" />
+          {words.conversation.timing.decode}
+        </span>
       </div>
       <ol class="timeline">
         {props.turns.slice(0, shown).map((turn) => (
-          <TurnItem key={`${turn.finished_at}${turn.endpoint}${turn.replica}`} turn={turn} longest={longest} />
+          <TurnItem
+            key={`${turn.finished_at}${turn.endpoint}${turn.replica}`}
+            turn={turn}
+            longest={longest}
+            slow={turn.duration_s >= slowS}
+          />
         ))}
       </ol>
       {props.turns.length > shown && (
@@ -146,7 +188,7 @@ function Timeline(props: { turns: Turn[]; all: number }) {
   );
 }
 
-function TurnItem(props: { turn: Turn; longest: number }) {
+function TurnItem(props: { turn: Turn; longest: number; slow: boolean }) {
   const words = texts.value;
   const { turn } = props;
   const decision = turn.decision ?? "refused";
@@ -172,6 +214,7 @@ function TurnItem(props: { turn: Turn; longest: number }) {
         <PromptBar turn={turn} longest={props.longest} />
         <TimeBar turn={turn} />
       </div>
+      {props.slow && <SlowNote turn={turn} />}
       {turn.candidates && turn.candidates.length > 0 && <Candidates candidates={turn.candidates} chosen={turn.replica} />}
     </li>
   );
@@ -186,7 +229,9 @@ function PrefixNote(props: { turn: Turn }) {
   if (quiet && !turn.recomputed_tokens) return null;
   const cause = change && !quiet ? causeWords(words, change) : null;
   const notes = [
-    ...(turn.prefix_shared_ratio !== null && turn.prefix_shared_ratio < 0.995 ? [words.conversation.shared(percent(turn.prefix_shared_ratio))] : []),
+    ...(turn.prefix_shared_ratio !== null && turn.prefix_shared_ratio < 0.995
+      ? [words.conversation.shared(percent(turn.prefix_shared_ratio))]
+      : []),
     ...(turn.recomputed_tokens ? [words.conversation.recomputed(count(turn.recomputed_tokens))] : []),
   ];
   return (
@@ -201,7 +246,12 @@ function PrefixNote(props: { turn: Turn }) {
 function PromptBar(props: { turn: Turn; longest: number }) {
   const words = texts.value;
   const prompt = promptParts(props.turn);
-  if (!prompt) return <p class="turn-line muted">{words.conversation.prompt}: {words.conversation.notMeasured}</p>;
+  if (!prompt)
+    return (
+      <p class="turn-line muted">
+        {words.conversation.prompt}: {words.conversation.notMeasured}
+      </p>
+    );
   const share = (tokens: number): string => `${(tokens / props.longest) * 100}%`;
   const text = `${words.conversation.cachedComputed(count(prompt.cached), count(prompt.computed))} · ${words.conversation.completion(count(props.turn.completion_tokens))}`;
   return (
@@ -219,7 +269,6 @@ function TimeBar(props: { turn: Turn }) {
   const words = texts.value.conversation;
   const { turn } = props;
   const split = parts(turn);
-  const slow = mostly(turn);
   const share = (value: number | null): string => `${((value ?? 0) / Math.max(turn.duration_s, 1e-9)) * 100}%`;
   const text = [
     ...(split.waited > 0 ? [`${words.timing.waited} ${seconds(split.waited)}`] : []),
@@ -228,7 +277,7 @@ function TimeBar(props: { turn: Turn }) {
   ].join(" · ");
   return (
     <div class="turn-line">
-      <span class="bar" role="img" aria-label={text} title={slow ? words.slowWords[slow] : ""}>
+      <span class="bar" role="img" aria-label={text}>
         <span class="waited" style={{ width: share(split.waited) }} />
         <span class="first" style={{ width: share(split.first) }} />
         <span class="decode" style={{ width: share(split.decode) }} />
@@ -237,6 +286,16 @@ function TimeBar(props: { turn: Turn }) {
         <b>{seconds(turn.duration_s)}</b> = {text}
       </span>
     </div>
+  );
+}
+
+function SlowNote(props: { turn: Turn }) {
+  const words = texts.value.conversation;
+  const part = mostly(props.turn);
+  return (
+    <p class="turn-slow">
+      <b>{words.slow}</b> {part ? words.slowWords[part] : ""}
+    </p>
   );
 }
 
@@ -251,11 +310,21 @@ function Candidates(props: { candidates: Candidate[]; chosen: string | null }) {
           <thead>
             <tr>
               <th scope="col">{texts.value.common.replica}</th>
-              <th scope="col" class="right">{words.score}</th>
-              <th scope="col" class="right">{heads.inFlight}</th>
-              <th scope="col" class="right">{heads.conversations}</th>
-              <th scope="col" class="right">{heads.kv}</th>
-              <th scope="col" class="right">{heads.held}</th>
+              <th scope="col" class="right">
+                {words.score}
+              </th>
+              <th scope="col" class="right">
+                {heads.inFlight}
+              </th>
+              <th scope="col" class="right">
+                {heads.conversations}
+              </th>
+              <th scope="col" class="right">
+                {heads.kv}
+              </th>
+              <th scope="col" class="right">
+                {heads.held}
+              </th>
             </tr>
           </thead>
           <tbody>
@@ -263,7 +332,9 @@ function Candidates(props: { candidates: Candidate[]; chosen: string | null }) {
               const name = replicaName(candidate.replica);
               return (
                 <tr key={name} class={name === props.chosen ? "strong" : ""}>
-                  <th scope="row" class="mono">{name}</th>
+                  <th scope="row" class="mono">
+                    {name}
+                  </th>
                   <td class="right">{decimal(candidate.score, 2)}</td>
                   <td class="right">{count(candidate.in_flight)}</td>
                   <td class="right">{count(candidate.conversations)}</td>

@@ -29,10 +29,24 @@ export function Conversations() {
       <PageTitle title={words.conversations.title}>{words.conversations.title}</PageTitle>
       <div class="filters">
         <ModelSelect />
-        <Segmented label={words.conversations.state} value={state} options={(["live", "all"] as const).map((value) => ({ value, label: words.conversations[value] }))} onChange={(value) => setQuery({ state: value })} />
-        <Select label={words.conversations.sort} value={sort} options={SORTS.map((value) => ({ value, label: words.conversations.sorts[value] }))} onChange={(value) => setQuery({ sort: value })} />
+        <Segmented
+          label={words.conversations.state}
+          value={state}
+          options={(["live", "all"] as const).map((value) => ({ value, label: words.conversations[value] }))}
+          onChange={(value) => setQuery({ state: value })}
+        />
+        <Select
+          label={words.conversations.sort}
+          value={sort}
+          options={SORTS.map((value) => ({ value, label: words.conversations.sorts[value] }))}
+          onChange={(value) => setQuery({ sort: value })}
+        />
       </div>
-      {model ? <List key={path + query({ state, sort })} path={path} filters={{ state, sort }} model={model} /> : <Empty>{words.common.loading}</Empty>}
+      {model ? (
+        <List key={path + query({ state, sort })} path={path} filters={{ state, sort }} model={model} />
+      ) : (
+        <Empty>{words.common.loading}</Empty>
+      )}
     </>
   );
 }
@@ -51,9 +65,21 @@ function List(props: { path: string; filters: Record<string, string>; model: str
       ) : (
         <>
           <p class="hint list-count">
-            {words.conversations.shown(count(list.rows.length), list.total === null ? (list.more ? "…" : count(list.rows.length)) : count(list.total))} · {words.conversations.held}
+            {words.conversations.shown(
+              count(list.rows.length),
+              list.total === null ? (list.more ? "…" : count(list.rows.length)) : count(list.total),
+            )}{" "}
+            · {words.conversations.held}
           </p>
-          <VirtualTable label={words.conversations.title} rows={list.rows} columns={columns(words)} id={(row) => row.id} total={list.total} onNearEnd={list.loadMore} onHold={list.hold} />
+          <VirtualTable
+            label={words.conversations.title}
+            rows={list.rows}
+            columns={columns(words)}
+            id={(row) => row.id}
+            total={list.total}
+            onNearEnd={list.loadMore}
+            onHold={list.hold}
+          />
         </>
       )}
     </>
@@ -68,9 +94,7 @@ export function ConversationName(props: { row: Pick<Conversation, "id" | "short"
       <a class="mono" href={href(["conversations", row.id])}>
         {row.short}
       </a>
-      {row.derived && (
-        <Badge title={words.conversations.derivedMeans}>{words.conversations.derived}</Badge>
-      )}
+      {row.derived && <Badge title={words.conversations.derivedMeans}>{words.conversations.derived}</Badge>}
       {row.kind && row.kind !== "main" && <Badge tone="info">{kindName(words, row.kind)}</Badge>}
     </>
   );

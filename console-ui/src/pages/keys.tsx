@@ -34,7 +34,15 @@ export function Keys() {
         {keys.data && (keys.data.items.length ? <Table items={keys.data.items} onRevoke={setRevoking} /> : <Empty>{words.empty}</Empty>)}
       </Card>
       {made && <Once made={made} onClose={() => setMade(null)} />}
-      {revoking && <Confirm title={words.confirm(revoking)} text={words.confirmText} action={words.revoke} onClose={() => setRevoking(null)} onConfirm={() => revoke(revoking)} />}
+      {revoking && (
+        <Confirm
+          title={words.confirm(revoking)}
+          text={words.confirmText}
+          action={words.revoke}
+          onClose={() => setRevoking(null)}
+          onConfirm={() => revoke(revoking)}
+        />
+      )}
     </>
   );
 }
@@ -50,7 +58,15 @@ function Create(props: { onCreate: (name: string) => Promise<boolean> }) {
     <form class="create-key" onSubmit={(event) => void submit(event)}>
       <label class="field">
         <span class="field-label">{words.name}</span>
-        <input type="text" value={name} maxLength={64} autoComplete="off" spellcheck={false} aria-describedby="key-hint" onInput={(event) => setName(event.currentTarget.value)} />
+        <input
+          type="text"
+          value={name}
+          maxLength={64}
+          autoComplete="off"
+          spellcheck={false}
+          aria-describedby="key-hint"
+          onInput={(event) => setName(event.currentTarget.value)}
+        />
       </label>
       <Button type="submit" kind="primary" disabled={!NAME.test(name)}>
         {words.create}
@@ -72,9 +88,15 @@ function Table(props: { items: ApiKey[]; onRevoke: (name: string) => void }) {
             <th scope="col">{words.name}</th>
             <th scope="col">{words.created}</th>
             <th scope="col">{words.lastUsed}</th>
-            <th scope="col" class="right">{words.requests}</th>
-            <th scope="col" class="right">{words.prompt}</th>
-            <th scope="col" class="right">{words.completion}</th>
+            <th scope="col" class="right">
+              {words.requests}
+            </th>
+            <th scope="col" class="right">
+              {words.prompt}
+            </th>
+            <th scope="col" class="right">
+              {words.completion}
+            </th>
             <th scope="col">
               <span class="hidden">{words.revoke}</span>
             </th>
@@ -92,7 +114,12 @@ function Table(props: { items: ApiKey[]; onRevoke: (name: string) => void }) {
               <td class="right">{compact(key.prompt_tokens_24h)}</td>
               <td class="right">{compact(key.completion_tokens_24h)}</td>
               <td class="row-actions">
-                <Button kind="danger" onClick={() => props.onRevoke(key.name)} disabled={!mayChange()} label={`${words.revoke} ${key.name}`}>
+                <Button
+                  kind="danger"
+                  onClick={() => props.onRevoke(key.name)}
+                  disabled={!mayChange()}
+                  label={`${words.revoke} ${key.name}`}
+                >
                   {words.revoke}
                 </Button>
               </td>
@@ -108,7 +135,12 @@ function Table(props: { items: ApiKey[]; onRevoke: (name: string) => void }) {
 function Once(props: { made: { name: string; key: string }; onClose: () => void }) {
   const words = texts.value.keys;
   return (
-    <Dialog title={words.once(props.made.name)} onClose={props.onClose} keepOpen actions={<Button onClick={props.onClose}>{texts.value.common.close}</Button>}>
+    <Dialog
+      title={words.once(props.made.name)}
+      onClose={props.onClose}
+      keepOpen
+      actions={<Button onClick={props.onClose}>{texts.value.common.close}</Button>}
+    >
       <Note tone="warning">{words.onceText}</Note>
       <div class="secret">
         <input class="mono" readOnly value={props.made.key} aria-label={words.key} onFocus={(event) => event.currentTarget.select()} />

@@ -25,7 +25,11 @@ export function Logs(props: { engine: string }) {
   const path = `/api/engines/${encodeURIComponent(props.engine)}/logs`;
   const engine = snapshot.value?.models.flatMap((model) => model.engines).find((other) => other.engine === props.engine);
   const launched = engine?.launched !== false;
-  const { data, error, reload } = useResource<{ lines: string[] }>(launched ? path + query({ lines, search }) : null, follow ? REFRESH_MS : 0, true);
+  const { data, error, reload } = useResource<{ lines: string[] }>(
+    launched ? path + query({ lines, search }) : null,
+    follow ? REFRESH_MS : 0,
+    true,
+  );
   return (
     <>
       <PageTitle title={words.logs.title(props.engine)}>{words.logs.title(props.engine)}</PageTitle>
@@ -41,7 +45,12 @@ export function Logs(props: { engine: string }) {
           <div class="filters">
             <label class="field">
               <span class="field-label">{words.logs.search}</span>
-              <input type="search" value={typed} placeholder={words.logs.searchHint} onInput={(event) => setTyped(event.currentTarget.value)} />
+              <input
+                type="search"
+                value={typed}
+                placeholder={words.logs.searchHint}
+                onInput={(event) => setTyped(event.currentTarget.value)}
+              />
             </label>
             <Select label={words.logs.lines} value={lines} options={LINES.map((value) => ({ value, label: value }))} onChange={setLines} />
             <label class="check">

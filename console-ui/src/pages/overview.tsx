@@ -28,7 +28,9 @@ export function Overview() {
         </Note>
       )}
       {now && now.overview.models.length === 0 && <Empty>{words.overview.noModels}</Empty>}
-      {now?.overview.models.map((model) => <ModelCard key={model.name} model={model} detail={now.models.find((other) => other.name === model.name) ?? null} />)}
+      {now?.overview.models.map((model) => (
+        <ModelCard key={model.name} model={model} detail={now.models.find((other) => other.name === model.name) ?? null} />
+      ))}
       {now && now.overview.models.length > 0 && <HourOfTokens />}
     </>
   );
@@ -52,12 +54,30 @@ function ModelCard(props: { model: OverviewModel; detail: ModelDetail | null }) 
         </div>
       </header>
       <dl class="figures-row">
-        <Figure label={words.overview.inFlight} value={count(model.in_flight)} note={model.waiting ? `${count(model.waiting)} ${words.overview.waiting}` : ""} />
-        <Figure label={words.overview.promptRate} value={rate(model.prompt_tokens_per_s)} note={model.cached_tokens_per_s === null ? "" : words.overview.cachedOf(rate(model.cached_tokens_per_s))} />
+        <Figure
+          label={words.overview.inFlight}
+          value={count(model.in_flight)}
+          note={model.waiting ? `${count(model.waiting)} ${words.overview.waiting}` : ""}
+        />
+        <Figure
+          label={words.overview.promptRate}
+          value={rate(model.prompt_tokens_per_s)}
+          note={model.cached_tokens_per_s === null ? "" : words.overview.cachedOf(rate(model.cached_tokens_per_s))}
+        />
         <Figure label={words.overview.completionRate} value={rate(model.completion_tokens_per_s)} />
         <Figure label={words.overview.cachedHour} value={percent(model.cached_ratio_1h)} />
         <Figure label={words.overview.conversations} value={count(model.conversations_live)} />
-        <Figure label={words.overview.roomFor} value={count(detail?.room_for)} note={detail?.room_for == null ? "" : detail.mean_context_tokens === null ? words.overview.roomUnit : `${words.overview.roomUnit} ${words.model.meanContext(compact(detail.mean_context_tokens))}`} />
+        <Figure
+          label={words.overview.roomFor}
+          value={count(detail?.room_for)}
+          note={
+            detail?.room_for == null
+              ? ""
+              : detail.mean_context_tokens === null
+                ? words.overview.roomUnit
+                : `${words.overview.roomUnit} ${words.model.meanContext(compact(detail.mean_context_tokens))}`
+          }
+        />
       </dl>
       {model.warnings.length > 0 ? <Warnings warnings={model.warnings} /> : <p class="all-well">{words.overview.noWarnings}</p>}
       {model.conversations_live === 0 && (
@@ -85,7 +105,16 @@ function HourOfTokens() {
   const path = `/api/stats/tokens${query({ window: "1h" })}`;
   const { data } = useResource<Series>(path, REFRESH_MS);
   const words = texts.value.stats;
-  return <Chart title={words.tokens} note={data ? cachedWords(data, "1h") : ""} spec={data ? tokens(texts.value, data) : null} csv={apiUrl(`${path}&format=csv`)} fileName="tokens-1h" height={220} />;
+  return (
+    <Chart
+      title={words.tokens}
+      note={data ? cachedWords(data, "1h") : ""}
+      spec={data ? tokens(texts.value, data) : null}
+      csv={apiUrl(`${path}&format=csv`)}
+      fileName="tokens-1h"
+      height={220}
+    />
+  );
 }
 
 export function cachedWords(series: Series, window: keyof typeof texts.value.stats.windows): string {

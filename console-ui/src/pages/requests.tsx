@@ -22,7 +22,12 @@ const idOf = (row: RequestRow): string => String(row.id);
 export function Requests() {
   const words = texts.value;
   const params = route.value.query;
-  const filters = { model: chosenModel(true), key: params.get("key") ?? "", outcome: params.get("outcome") ?? "", decision: params.get("decision") ?? "" };
+  const filters = {
+    model: chosenModel(true),
+    key: params.get("key") ?? "",
+    outcome: params.get("outcome") ?? "",
+    decision: params.get("decision") ?? "",
+  };
   const filtered = Object.values(filters).some(Boolean);
   const keys = useResource<{ items: ApiKey[] }>("/api/keys").data?.items ?? [];
   const all = { value: "", label: words.common.all };
@@ -32,10 +37,29 @@ export function Requests() {
       <p class="intro">{words.requests.intro}</p>
       <div class="filters">
         <ModelSelect allowAll />
-        {(keys.length > 0 || filters.key) && <Select label={words.requests.key} value={filters.key} options={[all, ...keyOptions(keys, filters.key)]} onChange={(key) => setQuery({ key: key || null })} />}
-        <Select label={words.requests.outcome} value={filters.outcome} options={[all, ...OUTCOMES.map((value) => ({ value: value as string, label: words.outcome[value] }))]} onChange={(outcome) => setQuery({ outcome: outcome || null })} />
-        <Select label={words.requests.decision} value={filters.decision} options={[all, ...[...DECISIONS, "refused" as const].map((value) => ({ value: value as string, label: words.decision[value] }))]} onChange={(decision) => setQuery({ decision: decision || null })} />
-        {filtered && <Button onClick={() => setQuery({ model: null, key: null, outcome: null, decision: null })}>{words.requests.reset}</Button>}
+        {(keys.length > 0 || filters.key) && (
+          <Select
+            label={words.requests.key}
+            value={filters.key}
+            options={[all, ...keyOptions(keys, filters.key)]}
+            onChange={(key) => setQuery({ key: key || null })}
+          />
+        )}
+        <Select
+          label={words.requests.outcome}
+          value={filters.outcome}
+          options={[all, ...OUTCOMES.map((value) => ({ value: value as string, label: words.outcome[value] }))]}
+          onChange={(outcome) => setQuery({ outcome: outcome || null })}
+        />
+        <Select
+          label={words.requests.decision}
+          value={filters.decision}
+          options={[all, ...[...DECISIONS, "refused" as const].map((value) => ({ value: value as string, label: words.decision[value] }))]}
+          onChange={(decision) => setQuery({ decision: decision || null })}
+        />
+        {filtered && (
+          <Button onClick={() => setQuery({ model: null, key: null, outcome: null, decision: null })}>{words.requests.reset}</Button>
+        )}
       </div>
       <List key={query(filters)} filters={filters} />
     </>
@@ -55,7 +79,19 @@ function List(props: { filters: Record<string, string> }) {
   return (
     <>
       <LoadError error={list.error} retry={list.reload} />
-      {list.rows.length === 0 && !list.error ? <Empty>{words.requests.empty}</Empty> : <VirtualTable label={words.requests.title} rows={list.rows} columns={columns(words, setWhy)} id={idOf} total={list.total} onNearEnd={list.loadMore} onHold={list.hold} />}
+      {list.rows.length === 0 && !list.error ? (
+        <Empty>{words.requests.empty}</Empty>
+      ) : (
+        <VirtualTable
+          label={words.requests.title}
+          rows={list.rows}
+          columns={columns(words, setWhy)}
+          id={idOf}
+          total={list.total}
+          onNearEnd={list.loadMore}
+          onHold={list.hold}
+        />
+      )}
       <p class="why-line" role="status">
         {why && `${when(why.finished_at)}: ${whySentence(words, why)}`}
       </p>
@@ -81,7 +117,16 @@ function columns(words: Texts, onWhy: (row: RequestRow) => void): Column<Request
         </button>
       ),
     },
-    { key: "outcome", head: heads.outcome, cell: (row) => (row.outcome === "ok" ? words.outcome.ok : <Badge tone={row.outcome === "cancelled" ? "quiet" : "fault"}>{`${words.outcome[row.outcome]} ${row.status || ""}`}</Badge>) },
+    {
+      key: "outcome",
+      head: heads.outcome,
+      cell: (row) =>
+        row.outcome === "ok" ? (
+          words.outcome.ok
+        ) : (
+          <Badge tone={row.outcome === "cancelled" ? "quiet" : "fault"}>{`${words.outcome[row.outcome]} ${row.status || ""}`}</Badge>
+        ),
+    },
     { key: "prompt", head: heads.prompt, right: true, cell: (row) => count(row.prompt_tokens) },
     { key: "cached", head: heads.cached, right: true, cell: (row) => count(row.cached_tokens) },
     { key: "completion", head: heads.completion, right: true, cell: (row) => count(row.completion_tokens) },

@@ -66,7 +66,9 @@ function Table(props: { items: SettingItem[] }) {
                   {item.key}
                 </th>
                 <td class="mono value">{show(item.value)}</td>
-                <td>{item.source === "default" ? <span class="muted">{words.fromDefault}</span> : <Badge tone="info">{item.source}</Badge>}</td>
+                <td>
+                  {item.source === "default" ? <span class="muted">{words.fromDefault}</span> : <Badge tone="info">{item.source}</Badge>}
+                </td>
               </tr>
             ))}
           </tbody>

@@ -36,10 +36,26 @@ export function SignIn() {
     <div class="sign-in card">
       <PageTitle title={words.title}>{words.title}</PageTitle>
       <form onSubmit={(event) => void submit(event)}>
-        <input class="hidden" type="text" name="username" value="operator" autoComplete="username" readOnly tabIndex={-1} aria-hidden="true" />
+        <input
+          class="hidden"
+          type="text"
+          name="username"
+          value="operator"
+          autoComplete="username"
+          readOnly
+          tabIndex={-1}
+          aria-hidden="true"
+        />
         <label class="field">
           <span class="field-label">{words.password}</span>
-          <input ref={input} type="password" name="password" autoComplete="current-password" value={password} onInput={(event) => setPassword(event.currentTarget.value)} />
+          <input
+            ref={input}
+            type="password"
+            name="password"
+            autoComplete="current-password"
+            value={password}
+            onInput={(event) => setPassword(event.currentTarget.value)}
+          />
         </label>
         <Button type="submit" kind="primary" disabled={busy || !password}>
           {words.button}

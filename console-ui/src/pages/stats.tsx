@@ -32,7 +32,16 @@ export function Stats() {
     <>
       <PageTitle title={words.title}>{words.title}</PageTitle>
       <Filters range={range} model={model} replica={replica} />
-      <Panel {...common} path="/api/stats/tokens" title={words.tokens} hint={words.tokensHint} name="tokens" height={300} build={tokens} note={(series) => cachedWords(series, range.window)} />
+      <Panel
+        {...common}
+        path="/api/stats/tokens"
+        title={words.tokens}
+        hint={words.tokensHint}
+        name="tokens"
+        height={300}
+        build={tokens}
+        note={(series) => cachedWords(series, range.window)}
+      />
       <div class="chart-grid">
         <Panel
           {...common}
@@ -118,7 +127,12 @@ function Filters(props: { range: Range; model: string; replica: string }) {
       {open && <FreeRange range={range} />}
       <ModelSelect allowAll />
       {replicas.length > 1 && (
-        <Select label={words.common.replica} value={props.replica} options={[{ value: "", label: words.common.all }, ...replicas.map((name) => ({ value: name, label: name }))]} onChange={(name) => setQuery({ replica: name || null })} />
+        <Select
+          label={words.common.replica}
+          value={props.replica}
+          options={[{ value: "", label: words.common.all }, ...replicas.map((name) => ({ value: name, label: name }))]}
+          onChange={(name) => setQuery({ replica: name || null })}
+        />
       )}
     </div>
   );

@@ -21,7 +21,13 @@ export function PageTitle(props: { children: ComponentChildren; aside?: Componen
   );
 }
 
-export function Card(props: { title?: ComponentChildren; aside?: ComponentChildren; children: ComponentChildren; class?: string; level?: 2 | 3 }) {
+export function Card(props: {
+  title?: ComponentChildren;
+  aside?: ComponentChildren;
+  children: ComponentChildren;
+  class?: string;
+  level?: 2 | 3;
+}) {
   const id = useId();
   const Heading = props.level === 3 ? "h3" : "h2";
   return (
@@ -76,7 +82,14 @@ export function Badge(props: { tone?: Tone | "cached" | "computed"; children: Co
 
 export function Switch(props: { on: boolean; label: string; onChange: (on: boolean) => void; disabled?: boolean }) {
   return (
-    <button type="button" role="switch" class="switch" aria-checked={props.on} disabled={props.disabled ?? false} onClick={() => props.onChange(!props.on)}>
+    <button
+      type="button"
+      role="switch"
+      class="switch"
+      aria-checked={props.on}
+      disabled={props.disabled ?? false}
+      onClick={() => props.onChange(!props.on)}
+    >
       <span class="switch-track" aria-hidden="true">
         <span class="switch-knob" />
       </span>
@@ -90,7 +103,14 @@ export interface Option<T extends string> {
   label: string;
 }
 
-export function Select<T extends string>(props: { label: string; value: T; options: readonly Option<T>[]; onChange: (value: T) => void; hideLabel?: boolean; disabled?: boolean }) {
+export function Select<T extends string>(props: {
+  label: string;
+  value: T;
+  options: readonly Option<T>[];
+  onChange: (value: T) => void;
+  hideLabel?: boolean;
+  disabled?: boolean;
+}) {
   return (
     <label class="field">
       <span class={props.hideLabel ? "hidden" : "field-label"}>{props.label}</span>
@@ -106,7 +126,14 @@ export function Select<T extends string>(props: { label: string; value: T; optio
 }
 
 // A few choices beside each other, one of them taken: radio buttons that look like one bar.
-export function Segmented<T extends string>(props: { label: string; value: T; options: readonly Option<T>[]; onChange: (value: T) => void; disabled?: boolean; showLabel?: boolean }) {
+export function Segmented<T extends string>(props: {
+  label: string;
+  value: T;
+  options: readonly Option<T>[];
+  onChange: (value: T) => void;
+  disabled?: boolean;
+  showLabel?: boolean;
+}) {
   const name = useId();
   return (
     <fieldset class="segmented-set" disabled={props.disabled ?? false}>
@@ -114,7 +141,13 @@ export function Segmented<T extends string>(props: { label: string; value: T; op
       <div class="segmented">
         {props.options.map((option) => (
           <label key={option.value} class={option.value === props.value ? "chosen" : ""}>
-            <input type="radio" name={name} value={option.value} checked={option.value === props.value} onChange={() => props.onChange(option.value)} />
+            <input
+              type="radio"
+              name={name}
+              value={option.value}
+              checked={option.value === props.value}
+              onChange={() => props.onChange(option.value)}
+            />
             {option.label}
           </label>
         ))}
@@ -124,9 +157,22 @@ export function Segmented<T extends string>(props: { label: string; value: T; op
 }
 
 // A ratio as a bar, with its words beside it; null: not known.
-export function Meter(props: { ratio: number | null; text: string; label: string; tone?: "blue" | "amber" | "red" | "auto"; wide?: boolean }) {
+export function Meter(props: {
+  ratio: number | null;
+  text: string;
+  label: string;
+  tone?: "blue" | "amber" | "red" | "auto";
+  wide?: boolean;
+}) {
   const ratio = props.ratio;
-  const tone = props.tone === "auto" || !props.tone ? (ratio !== null && ratio > 1 ? "red" : ratio !== null && ratio > 0.9 ? "amber" : "blue") : props.tone;
+  const tone =
+    props.tone === "auto" || !props.tone
+      ? ratio !== null && ratio > 1
+        ? "red"
+        : ratio !== null && ratio > 0.9
+          ? "amber"
+          : "blue"
+      : props.tone;
   return (
     <span class={`meter ${props.wide ? "wide" : ""}`}>
       {ratio !== null && (

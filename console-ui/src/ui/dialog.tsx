@@ -7,7 +7,13 @@ import { texts } from "../i18n";
 import { Button } from "./basics";
 import { explain } from "./hooks";
 
-export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren; actions: ComponentChildren; keepOpen?: boolean }) {
+export function Dialog(props: {
+  title: string;
+  onClose: () => void;
+  children: ComponentChildren;
+  actions: ComponentChildren;
+  keepOpen?: boolean;
+}) {
   const ref = useRef<HTMLDialogElement>(null);
   const id = useId();
   useEffect(() => {
@@ -29,7 +35,14 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
   );
 }
 
-export function Confirm(props: { title: string; text: string; action: string; onConfirm: () => void; onClose: () => void; extra?: ComponentChildren }) {
+export function Confirm(props: {
+  title: string;
+  text: string;
+  action: string;
+  onConfirm: () => void;
+  onClose: () => void;
+  extra?: ComponentChildren;
+}) {
   const words = texts.value.common;
   const confirm = (): void => {
     props.onClose();

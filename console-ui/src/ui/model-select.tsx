@@ -21,6 +21,11 @@ export function ModelSelect(props: { allowAll?: boolean; onChange?: () => void }
   const value = chosenModel(props.allowAll ?? false);
   if (names.length < 2 && !(value && !names.includes(value))) return null;
   const words = texts.value.common;
-  const options = [...(props.allowAll ? [{ value: "", label: words.all }] : []), ...[...new Set([...names, ...(value ? [value] : [])])].map((name) => ({ value: name, label: name }))];
-  return <Select label={words.model} value={value} options={options} onChange={(name) => setQuery({ model: name || null, replica: null })} />;
+  const options = [
+    ...(props.allowAll ? [{ value: "", label: words.all }] : []),
+    ...[...new Set([...names, ...(value ? [value] : [])])].map((name) => ({ value: name, label: name })),
+  ];
+  return (
+    <Select label={words.model} value={value} options={options} onChange={(name) => setQuery({ model: name || null, replica: null })} />
+  );
 }

@@ -25,7 +25,13 @@ export interface Paged<T> {
 
 export function usePaged<T>(path: string, filters: Record<string, string>, id: (row: T) => string, everyMs: number): Paged<T> {
   const key = path + query(filters);
-  const [state, setState] = useState<{ key: string; rows: T[]; next: string | null; total: number | null; error: string | null }>({ key: "", rows: [], next: null, total: null, error: null });
+  const [state, setState] = useState<{ key: string; rows: T[]; next: string | null; total: number | null; error: string | null }>({
+    key: "",
+    rows: [],
+    next: null,
+    total: null,
+    error: null,
+  });
   const [round, setRound] = useState(0);
   const heldUntil = useRef(0);
   const busy = useRef(false);
@@ -39,7 +45,13 @@ export function usePaged<T>(path: string, filters: Record<string, string>, id: (
           const same = before.key === key;
           const shown = same ? before.rows : [];
           const deeper = same && shown.length > page.items.length;
-          return { key, rows: merge(shown, page.items, id, same && performance.now() < heldUntil.current), next: deeper ? before.next : page.next, total: page.total ?? null, error: null };
+          return {
+            key,
+            rows: merge(shown, page.items, id, same && performance.now() < heldUntil.current),
+            next: deeper ? before.next : page.next,
+            total: page.total ?? null,
+            error: null,
+          };
         });
       } catch (error) {
         if (abort.signal.aborted) return;

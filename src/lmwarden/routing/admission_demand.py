@@ -62,8 +62,21 @@ class Thrash:
             return None
         return sum(lost for _, lost in self._turns) / len(self._turns)
 
-    def look(self, demand_ratio: float, gap_s: float | None, waiting: int, now: float) -> bool:
-        """Take the demand and the upper quartile of the gaps (None: not known); returns whether the state changed."""
+    def look(
+        self, demand_ratio: float, gap_s: float | None, waiting: int, now: float, *, though_kept: bool = False
+    ) -> bool:
+        """Compare demand with capacity.
+
+        Args:
+            demand_ratio: What the conversations in use need over what there is.
+            gap_s: The upper quartile of the gaps; None: not known.
+            waiting: Requests in the room.
+            now: Seconds.
+            though_kept: Engage even if turns find their context.
+
+        Returns:
+            Whether the state changed.
+        """
         self.demand_ratio = demand_ratio
         self._forget(now)
         if self.engaged:
@@ -73,7 +86,7 @@ class Thrash:
         else:
             lost = self.lost_ratio
             level = ENGAGE_RATIO if lost is None or lost <= LOSING_RATIO else ENGAGE_LOSING_RATIO
-            keeping = lost is not None and lost <= KEEPING_RATIO
+            keeping = lost is not None and lost <= KEEPING_RATIO and not though_kept
             if demand_ratio <= level or keeping or gap_s is None or gap_s > GAP_ENGAGE_S:
                 self._above_since = None
                 return False

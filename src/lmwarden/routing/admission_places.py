@@ -27,6 +27,8 @@ LOWER_RATIO = 0.93
 LOWER_EVERY_S = 10.0
 RAISE = 0.002
 CEILING_BACK_PER_S = 0.05 / 3600
+TIER_RATIO = 1.2
+"""A CPU tier keeps contexts if it is so many times as large."""
 KEPT_LOW_RATIO = 0.7
 """A turn that found less of its context in the cache lost it."""
 
@@ -85,6 +87,11 @@ class Floor:
     def capacity_tokens(self, shared_tokens: int) -> float:
         """What residents and guests may hold together; 0 where the engine reports no capacity."""
         return max(0.0, self.scale * (self.replica.capacity.kv_cache_tokens or 0) - shared_tokens)
+
+    def kept_tokens(self, shared_tokens: int) -> float:
+        """What is not lost between turns: the cache's, or where it is larger the CPU tier's."""
+        tier = (self.replica.capacity.cpu_cache_tokens or 0) / TIER_RATIO
+        return max(self.capacity_tokens(shared_tokens), tier - shared_tokens)
 
     def free_tokens(self, shared_tokens: int) -> float:
         """What is left of it; below 0 where too much is there already."""

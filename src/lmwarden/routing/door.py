@@ -87,6 +87,8 @@ class Door:
         self.wait_expired = 0
         self._look_at = now + LOOK_S
         self._pump_at = math.inf
+        self._capacity_tokens = 0.0
+        """What was compared last."""
         self._usual_tokens = 0.0
         """Of a conversation in use."""
 
@@ -190,7 +192,9 @@ class Door:
             self._look_at = now + LOOK_S
             self.room.refresh()
             gap_s = self.room.learned.gap_quantile_s(0.75)
-            if self.room.thrash.look(self._demand_ratio(now), gap_s, len(self.room), now):
+            median = self.room.beta == math.inf
+            demand_ratio = self._demand_ratio(now, with_tier=not median)
+            if self.room.thrash.look(demand_ratio, gap_s, len(self.room), now, though_kept=median):
                 if self.room.thrash.engaged:
                     self._give_places(now)
                 else:
@@ -241,9 +245,11 @@ class Door:
 
     # Demand
 
-    def _demand_ratio(self, now: float) -> float:
+    def _demand_ratio(self, now: float, *, with_tier: bool) -> float:
         learned, shared = self.room.learned, self.room.learned.shared_tokens
-        capacity = sum(self.room.places.floors[replica].capacity_tokens(shared) for replica in self._fleet.ready)
+        floors = [self.room.places.floors[replica] for replica in self._fleet.ready]
+        kept = [floor.kept_tokens(shared) if with_tier else floor.capacity_tokens(shared) for floor in floors]
+        self._capacity_tokens = capacity = sum(kept)
         if capacity <= 0.0:
             return 0.0
         turns: dict[ConversationKey, int] = {}
@@ -335,10 +341,6 @@ class Door:
         )
 
     def _room_for(self) -> int | None:
-        room = self.room
-        usual = self._usual_tokens
-        if not usual:
+        if not self._usual_tokens:
             return None
-        floors, shared = room.places.floors, room.learned.shared_tokens
-        capacity = sum(floors[replica].capacity_tokens(shared) for replica in self._fleet.ready)
-        return max(0, int((capacity * (1.0 - room.thrash.demand_ratio)) / usual))
+        return max(0, int(self._capacity_tokens * (1.0 - self.room.thrash.demand_ratio) / self._usual_tokens))

@@ -122,6 +122,7 @@ class VirtualHost:
         capacity = ReplicaCapacity(
             kv_cache_tokens=options.limits.num_blocks * options.limits.block_size,
             max_num_seqs=options.limits.max_num_seqs,
+            cpu_cache_tokens=options.limits.host_blocks * options.limits.block_size or None,
         )
         for rank in range(options.replicas):
             self._carry_out(router.replica_up(ReplicaId(ENGINE, rank), capacity, "virtual", 0.0), 0.0)

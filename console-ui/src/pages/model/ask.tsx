@@ -23,7 +23,8 @@ export function Ask(props: { question: Question; onClose: () => void }) {
       onConfirm={() => question.then(allow)}
       extra={
         <label class="check">
-          <input type="checkbox" checked={allow} onChange={(event) => setAllow(event.currentTarget.checked)} /> {texts.value.model.allowOutage}
+          <input type="checkbox" checked={allow} onChange={(event) => setAllow(event.currentTarget.checked)} />{" "}
+          {texts.value.model.allowOutage}
         </label>
       }
     />

@@ -18,10 +18,16 @@ export function CapacityCard(props: { model: ModelDetail }) {
   const ratio = capacity ? held / capacity : null;
   return (
     <Card title={words.capacity} class="capacity-card">
-      <Meter wide ratio={ratio} text={ratio === null ? words.heldOnly(compact(held)) : `${percent(ratio)}: ${words.heldOf(compact(held), compact(capacity))}`} label={words.capacity} />
+      <Meter
+        wide
+        ratio={ratio}
+        text={ratio === null ? words.heldOnly(compact(held)) : `${percent(ratio)}: ${words.heldOf(compact(held), compact(capacity))}`}
+        label={words.capacity}
+      />
       {ratio !== null && ratio > 1 && <Note tone="warning">{words.full}</Note>}
       <p class="room">
-        {model.room_for === null || model.room_for === undefined ? words.roomUnknown : words.roomFor(count(model.room_for))} {model.mean_context_tokens ? words.meanContext(compact(model.mean_context_tokens)) : ""}
+        {model.room_for === null || model.room_for === undefined ? words.roomUnknown : words.roomFor(count(model.room_for))}{" "}
+        {model.mean_context_tokens ? words.meanContext(compact(model.mean_context_tokens)) : ""}
       </p>
       <WaitingRoom model={model} />
     </Card>
@@ -32,7 +38,14 @@ export function CapacityCard(props: { model: ModelDetail }) {
 function WaitingRoom(props: { model: ModelDetail }) {
   const words = texts.value.model;
   const admission = props.model.routing.admission;
-  const text = admission.mode === "off" ? (admission.max_wait_s === undefined ? words.roomNotYet : words.roomOff) : admission.waiting ? words.roomWaiting(count(admission.waiting)) : words.roomEmpty;
+  const text =
+    admission.mode === "off"
+      ? admission.max_wait_s === undefined
+        ? words.roomNotYet
+        : words.roomOff
+      : admission.waiting
+        ? words.roomWaiting(count(admission.waiting))
+        : words.roomEmpty;
   return (
     <div class="waiting-room">
       <h3>

@@ -3,7 +3,19 @@
 import type { ReplicaRow } from "../../api/types";
 import type { Texts } from "../../i18n/en";
 
-export type ColumnKey = "replica" | "inFlight" | "sticky" | "spilledIn" | "clientPinned" | "running" | "kvUsed" | "hitRate" | "placed" | "rehomed" | "conversations" | "held";
+export type ColumnKey =
+  | "replica"
+  | "inFlight"
+  | "sticky"
+  | "spilledIn"
+  | "clientPinned"
+  | "running"
+  | "kvUsed"
+  | "hitRate"
+  | "placed"
+  | "rehomed"
+  | "conversations"
+  | "held";
 
 const VALUE: Record<ColumnKey, (row: ReplicaRow) => number | string | null> = {
   replica: (row) => row.replica,
@@ -37,7 +49,10 @@ export function sortRows(rows: readonly ReplicaRow[], key: ColumnKey, down: bool
   return [...rows].sort((a, b) => {
     const [left, right] = [value(a), value(b)];
     if (left === null || right === null) return Number(left === null) - Number(right === null);
-    const order = typeof left === "number" && typeof right === "number" ? left - right : String(left).localeCompare(String(right), "en", { numeric: true });
+    const order =
+      typeof left === "number" && typeof right === "number"
+        ? left - right
+        : String(left).localeCompare(String(right), "en", { numeric: true });
     return order ? order * direction : a.replica.localeCompare(b.replica, "en", { numeric: true });
   });
 }

@@ -9,11 +9,19 @@ import { run } from "../../ui/dialog";
 const pathOf = (model: string): string => `/api/models/${model.split("/").map(encodeURIComponent).join("/")}`;
 
 export async function patchRouting(model: string, values: Record<string, unknown>): Promise<boolean> {
-  return run(async () => replaceRouting(model, await change<Routing>("PATCH", `${pathOf(model)}/routing`, values)), texts.value.model.applied);
+  return run(
+    async () => replaceRouting(model, await change<Routing>("PATCH", `${pathOf(model)}/routing`, values)),
+    texts.value.model.applied,
+  );
 }
 
 export async function drain(model: string, replica: string, allowOutage: boolean): Promise<boolean> {
-  return run(async () => replaceRouting(model, await change<Routing>("POST", `${pathOf(model)}/replicas/${replica}/drain`, allowOutage ? { allow_outage: true } : {})));
+  return run(async () =>
+    replaceRouting(
+      model,
+      await change<Routing>("POST", `${pathOf(model)}/replicas/${replica}/drain`, allowOutage ? { allow_outage: true } : {}),
+    ),
+  );
 }
 
 export async function undrain(model: string, replica: string): Promise<boolean> {

@@ -16,8 +16,20 @@ export function Engines(props: { model: ModelDetail; takenAt: number }) {
   const [question, setQuestion] = useState<Question | null>(null);
   const running = model.operation?.state === "running";
   const locked = !mayChange() || running;
-  const askRolling = (): void => setQuestion({ title: words.confirmRolling, text: words.confirmRollingText, action: words.rolling, then: (allow) => void rollingRestart(model.name, allow) });
-  const askOne = (engine: string): void => setQuestion({ title: words.confirmRestart(engine), text: words.confirmRestartText, action: words.restart, then: (allow) => void restart(model.name, engine, allow) });
+  const askRolling = (): void =>
+    setQuestion({
+      title: words.confirmRolling,
+      text: words.confirmRollingText,
+      action: words.rolling,
+      then: (allow) => void rollingRestart(model.name, allow),
+    });
+  const askOne = (engine: string): void =>
+    setQuestion({
+      title: words.confirmRestart(engine),
+      text: words.confirmRestartText,
+      action: words.restart,
+      then: (allow) => void restart(model.name, engine, allow),
+    });
   return (
     <Card
       title={words.engines}
@@ -54,10 +66,19 @@ function OperationLine(props: { name: string; operation: Operation; takenAt: num
         </strong>{" "}
         <span class="muted">{when(operation.ended_at ?? operation.started_at)}</span>
       </div>
-      {operation.engines.length > 1 && <Meter wide ratio={operation.done.length / operation.engines.length} tone="blue" text={words.opProgress(count(operation.done.length), count(operation.engines.length))} label={words.opTitle[operation.kind]} />}
+      {operation.engines.length > 1 && (
+        <Meter
+          wide
+          ratio={operation.done.length / operation.engines.length}
+          tone="blue"
+          text={words.opProgress(count(operation.done.length), count(operation.engines.length))}
+          label={words.opTitle[operation.kind]}
+        />
+      )}
       {running && operation.engine && operation.step && (
         <div>
-          {words.opAt(operation.engine, words.opStep[operation.step])} <span class="muted">({span(props.takenAt - operation.step_since)})</span>
+          {words.opAt(operation.engine, words.opStep[operation.step])}{" "}
+          <span class="muted">({span(props.takenAt - operation.step_since)})</span>
         </div>
       )}
       {operation.state === "failed" && <English>{operation.sentence}</English>}
@@ -70,13 +91,28 @@ function OperationLine(props: { name: string; operation: Operation; takenAt: num
   );
 }
 
-const PHASE_TONE: Record<EngineProcess["phase"], Tone> = { running: "ok", starting: "info", stopping: "warning", stopped: "warning", backing_off: "fault", failed: "fault", stuck: "fault" };
+const PHASE_TONE: Record<EngineProcess["phase"], Tone> = {
+  running: "ok",
+  starting: "info",
+  stopping: "warning",
+  stopped: "warning",
+  backing_off: "fault",
+  failed: "fault",
+  stuck: "fault",
+};
 
 function EngineItem(props: { engine: Engine; takenAt: number; locked: boolean; onRestart: () => void }) {
   const words = texts.value;
   const { engine } = props;
   const process = engine.process;
-  const tone: Tone = process && process.phase !== "running" ? PHASE_TONE[process.phase] : engine.state === "up" ? "ok" : engine.state === "down" ? "fault" : "info";
+  const tone: Tone =
+    process && process.phase !== "running"
+      ? PHASE_TONE[process.phase]
+      : engine.state === "up"
+        ? "ok"
+        : engine.state === "down"
+          ? "fault"
+          : "info";
   return (
     <article class="engine" aria-label={engine.engine}>
       <header class="engine-head">
@@ -102,7 +138,10 @@ function EngineItem(props: { engine: Engine; takenAt: number; locked: boolean; o
       <dl class="facts">
         <Fact name={words.model.address} value={engine.url} mono />
         <Fact name={words.model.version} value={engine.version ?? words.common.unknown} />
-        <Fact name={words.model.scrape} value={engine.scrape_age_s === null ? words.common.unknown : words.common.ago(seconds(engine.scrape_age_s))} />
+        <Fact
+          name={words.model.scrape}
+          value={engine.scrape_age_s === null ? words.common.unknown : words.common.ago(seconds(engine.scrape_age_s))}
+        />
         {process ? (
           <>
             <Fact name={words.model.pid} value={`${process.pid ?? "–"}${process.taken_over ? ` (${words.model.takenOver})` : ""}`} />
@@ -155,7 +194,15 @@ function Start(props: { process: EngineProcess; takenAt: number }) {
         )}{" "}
         <span class="muted">({span(props.takenAt - process.since)})</span>
       </p>
-      {process.progress_ratio !== null && <Meter wide ratio={process.progress_ratio} tone="blue" text={`${Math.round(process.progress_ratio * 100)} %`} label={words.model.startUp} />}
+      {process.progress_ratio !== null && (
+        <Meter
+          wide
+          ratio={process.progress_ratio}
+          tone="blue"
+          text={`${Math.round(process.progress_ratio * 100)} %`}
+          label={words.model.startUp}
+        />
+      )}
       {process.last_lines.length > 0 && (
         <details open={process.phase === "failed"}>
           <summary>{words.model.lastLines}</summary>

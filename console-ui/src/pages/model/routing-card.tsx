@@ -20,7 +20,14 @@ export function RoutingCard(props: { model: ModelDetail; takenAt: number }) {
     <Card
       title={words.card}
       class="routing-card"
-      aside={<Badge tone={routing.pins.state === "verified" ? "ok" : routing.pins.state === "failed" ? "fault" : "quiet"} {...(routing.pins.detail ? { title: routing.pins.detail } : {})}>{texts.value.state.pins[routing.pins.state]}</Badge>}
+      aside={
+        <Badge
+          tone={routing.pins.state === "verified" ? "ok" : routing.pins.state === "failed" ? "fault" : "quiet"}
+          {...(routing.pins.detail ? { title: routing.pins.detail } : {})}
+        >
+          {texts.value.state.pins[routing.pins.state]}
+        </Badge>
+      }
     >
       <Labels name={model.name} routing={routing} />
       <p class="busiest" aria-live="off">
@@ -44,7 +51,12 @@ function Labels(props: { name: string; routing: Routing }) {
   };
   return (
     <div class="labels">
-      <Switch on={routing.affinity} label={routing.affinity ? words.affinityOn : words.affinityOff} onChange={(on) => void toggle(on)} disabled={busy || !mayChange()} />
+      <Switch
+        on={routing.affinity}
+        label={routing.affinity ? words.affinityOn : words.affinityOff}
+        onChange={(on) => void toggle(on)}
+        disabled={busy || !mayChange()}
+      />
       <span class="label-chip">{words.threshold(count(routing.spill_threshold), words.source[routing.spill_threshold_source])}</span>
       <span class="label-chip">{words.sticky(percent(routing.sticky_ratio, 1))}</span>
       <span class="label-chip">{words.inFlight(count(routing.in_flight))}</span>
@@ -95,7 +107,12 @@ function Replicas(props: { model: ModelDetail }) {
   const rows = sortRows(model.routing.replicas, order.key, order.down);
   const most = Math.max(...model.routing.replicas.map((row) => row.in_flight));
   const ask = (row: ReplicaRow): void =>
-    setQuestion({ title: words.model.confirmDrain(row.replica), text: words.model.confirmDrainText, action: words.model.drain, then: (allow) => void drain(model.name, row.replica, allow) });
+    setQuestion({
+      title: words.model.confirmDrain(row.replica),
+      text: words.model.confirmDrainText,
+      action: words.model.drain,
+      then: (allow) => void drain(model.name, row.replica, allow),
+    });
   return (
     <>
       <Scroll label={words.model.card}>
@@ -103,8 +120,18 @@ function Replicas(props: { model: ModelDetail }) {
           <thead>
             <tr>
               {columns.map((column) => (
-                <th key={column.key} scope="col" class={column.key === "replica" ? "" : "right"} aria-sort={order.key === column.key ? (order.down ? "descending" : "ascending") : "none"} title={column.means}>
-                  <button type="button" class="sort" onClick={() => setOrder({ key: column.key, down: order.key === column.key ? !order.down : column.key !== "replica" })}>
+                <th
+                  key={column.key}
+                  scope="col"
+                  class={column.key === "replica" ? "" : "right"}
+                  aria-sort={order.key === column.key ? (order.down ? "descending" : "ascending") : "none"}
+                  title={column.means}
+                >
+                  <button
+                    type="button"
+                    class="sort"
+                    onClick={() => setOrder({ key: column.key, down: order.key === column.key ? !order.down : column.key !== "replica" })}
+                  >
                     {column.head}
                   </button>
                 </th>
@@ -120,7 +147,11 @@ function Replicas(props: { model: ModelDetail }) {
                 <Cells row={row} threshold={model.routing.spill_threshold} />
                 <td class="row-actions">
                   {row.drained ? (
-                    <Button onClick={() => void undrain(model.name, row.replica)} disabled={!mayChange()} label={`${words.model.undrain} ${row.replica}`}>
+                    <Button
+                      onClick={() => void undrain(model.name, row.replica)}
+                      disabled={!mayChange()}
+                      label={`${words.model.undrain} ${row.replica}`}
+                    >
                       {words.model.undrain}
                     </Button>
                   ) : (

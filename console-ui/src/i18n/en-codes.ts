@@ -1,0 +1,137 @@
+// English words for the codes that the API sends.
+
+import type { Decision, EnginePhase, ModelState, Operation, Outcome, PinVerdict, ReplicaState } from "../api/types";
+import type { CheckCode, ClientKind, RequestKind } from "./codes";
+
+export const decision: Record<Decision | "refused", string> = {
+  placed: "Placed",
+  sticky: "Sticky",
+  spilled: "Spilled",
+  client_pinned: "Client pinned",
+  rehomed: "Rehomed",
+  balanced: "Balanced",
+  unrouted: "Unrouted",
+  refused: "Refused",
+};
+export const decisionMeans: Record<Decision | "refused", string> = {
+  placed: "A new conversation, put on the least loaded replica.",
+  sticky: "A later turn that went to the replica which has read the conversation before.",
+  spilled: "Its home was above the spill threshold, so another replica took this turn.",
+  client_pinned: "The client named the replica itself.",
+  rehomed: "Its home was lost or drained; it got a new one.",
+  balanced: "No conversation was recognised, or an auxiliary call: least loaded, nothing remembered.",
+  unrouted: "No replica was chosen by the warden: affinity is off, or the endpoint ignores the choice.",
+  refused: "Not forwarded: no replica could take it.",
+};
+export const outcome: Record<Outcome, string> = {
+  ok: "OK",
+  client_error: "Client error",
+  failed: "Failed",
+  timeout: "Timed out",
+  cancelled: "Cancelled",
+  refused: "Refused",
+};
+export const replicaState: Record<ReplicaState, string> = { starting: "starting", ready: "ready", draining: "draining", down: "down" };
+export const modelState: Record<ModelState, string> = { ok: "All well", warning: "Needs a look", fault: "Fault", starting: "Starting" };
+export const phase: Record<EnginePhase, string> = {
+  starting: "Starting",
+  running: "Running",
+  stopping: "Stopping",
+  backing_off: "Crashed, starts again soon",
+  failed: "Failed",
+  stuck: "Stuck",
+  stopped: "Stopped",
+};
+export const pinState: Record<PinVerdict, string> = {
+  verified: "Pins verified",
+  unverified: "Pins not tested yet",
+  failed: "Pins not obeyed",
+};
+export const client: Record<ClientKind, string> = {
+  "claude-code": "Claude Code",
+  codex: "Codex",
+  opencode: "OpenCode",
+  openai: "OpenAI SDK",
+  anthropic: "Anthropic SDK",
+  curl: "curl",
+  other: "Other",
+};
+export const kind: Record<RequestKind, string> = { main: "main", subagent: "subagent", auxiliary: "auxiliary", compaction: "compaction" };
+export const opKind: Record<Operation["kind"], string> = { restart: "Restart", "rolling-restart": "Rolling restart" };
+export const opState: Record<Operation["state"], string> = {
+  running: "under way",
+  done: "done",
+  failed: "ended early",
+  cancelled: "cancelled",
+};
+export const opStep: Record<NonNullable<Operation["step"]>, string> = {
+  draining: "no new requests; the open ones finish",
+  stopping: "stopping its process",
+  starting: "waiting until it serves again",
+};
+
+export const checks: Record<CheckCode, { title: string; todo: string }> = {
+  replicas: { title: "Not every replica takes requests", todo: "Look at the engines below: each says what it is doing." },
+  panic: {
+    title: "The probes of all engines fail",
+    todo: "Requests are tried all the same. Look what stands between the warden and the engines, and whether they are overloaded.",
+  },
+  engine_down: { title: "An engine does not answer", todo: "Start it, or look why it cannot be reached." },
+  engine_starting: { title: "An engine is starting", todo: "Wait: large models take minutes. Its log shows how far it is." },
+  engine_failed: { title: "An engine could not be started", todo: "Read its log, mend the cause, then press Restart." },
+  engine_stuck: {
+    title: "An old engine process does not end",
+    todo: "Nothing is started beside it. Look at it on the host with ps and nvidia-smi.",
+  },
+  engine_crashed: { title: "An engine crashed", todo: "It is started again by itself. If it goes on, read its log." },
+  engine_stopping: { title: "An engine is stopping", todo: "Wait." },
+  engine_stopped: { title: "An engine is stopped", todo: "Press Restart to start it." },
+  engine_outdated: { title: "An engine runs with an older command", todo: "A rolling restart applies the new one." },
+  no_metrics: {
+    title: "An engine shows no metrics",
+    todo: "Start vLLM without --disable-log-stats, and let /metrics through to the warden.",
+  },
+  stale_metrics: {
+    title: "An engine's metrics are old",
+    todo: "Look whether it is overloaded, or the way to it slow. The warden goes on with its own counts.",
+  },
+  pin_failed: {
+    title: "An engine does not obey the rank",
+    todo: "Requests there have no affinity. Look for a proxy that drops the header X-data-parallel-rank, use a vLLM that takes it, or run one server per replica.",
+  },
+  pin_unverified: { title: "It is not known yet whether an engine obeys the rank", todo: "It is tested again in a quieter moment." },
+  no_usage_details: {
+    title: "An engine does not say what was cached",
+    todo: "Start vLLM with --enable-prompt-tokens-details. Until then every prompt counts as computed.",
+  },
+  stalled: {
+    title: "A replica has work and makes no progress",
+    todo: "It gets no new conversations. If it does not recover, restart its engine.",
+  },
+  drained: { title: "A replica was taken out", todo: "It gets nothing new. Press Put back in its row when it may serve again." },
+  restart_failed: { title: "The last restart ended early", todo: "Mend the cause and begin it again." },
+  max_num_seqs: {
+    title: "max_num_seqs is not known",
+    todo: "The spill threshold is only a guess. Set max_num_seqs under [models.engine], or set the threshold below.",
+  },
+  context_too_large: {
+    title: "A context may grow beyond one cache",
+    todo: "Start vLLM with a smaller --max-model-len, or give the KV cache more memory.",
+  },
+  contexts_do_not_fit: {
+    title: "The conversations do not fit the caches",
+    todo: "Fewer agents at a time, shorter contexts, or more cache (a CPU tier: kv_offload_gib).",
+  },
+  no_session_id: {
+    title: "Many requests come without a session id",
+    todo: "Set the clients up as the page Connect clients says, or name their header under client.session_headers.",
+  },
+  prefix_changes: {
+    title: "Conversations stay, but little is cached",
+    todo: "Something changes at the head of the prompts. The page Prefix breakers says what.",
+  },
+  ledger: { title: "History is not written", todo: "Requests are served all the same. Make room on the disk of the data folder." },
+  ledger_dropped: { title: "Rows of the history were lost", todo: "Give the data folder a faster disk, or raise storage.max_queued_rows." },
+  data_loop: { title: "The part that relays requests stands still", todo: "Restart the warden. Its log says where it stood." },
+  console_open: { title: "The console can be reached from elsewhere", todo: "Set a password, or bind it to 127.0.0.1 and use a tunnel." },
+};

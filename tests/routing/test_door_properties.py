@@ -1,0 +1,163 @@
+"""Any order of events with the waiting room on: nobody starves, and its accounts always balance.
+
+The driver checks the invariants after each event: reserved tokens are the sum over residents, nobody waits for longer
+than ``max_wait_s``, and a request that waits is not in flight.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from tests.routing.driver import Driver
+
+from lmwarden.types import Action, Dispatch, Outcome, ReplicaId, RoutingSettings, Ticket
+
+MAX_WAIT_S = 60.0
+names = st.sampled_from([f"c{number}" for number in range(16)])
+
+
+class RoomMachine(RuleBasedStateMachine):
+    """Two replicas that hold three conversations each, and sixteen conversations."""
+
+    @initialize(prefer=st.sampled_from(["balanced", "median", "tail"]), ranks=st.sampled_from([1, 2]))
+    def start(self, prefer: str, ranks: int) -> None:
+        self.prefer = prefer
+        self.driver = Driver({"e0": ranks} if ranks == 2 else {"e0": 1, "e1": 1}, settings=self.settings("auto"))
+        self.open: list[Ticket] = []
+        self.waiting: set[Ticket] = set()
+        for _ in range(2):  # so that the room knows sizes and gaps, and more is in use than fits
+            for number in range(10):
+                self.offer(f"c{number}", None, False, 40_000)
+            self.driver.later(4.0)
+            self.take_actions()
+            while self.open:
+                self.finish(0, Outcome.OK, 10_000, 3_000)
+
+    def settings(self, admission: str) -> RoutingSettings:
+        return RoutingSettings(admission=admission, prefer=self.prefer, max_wait_s=MAX_WAIT_S, live_s=120.0)
+
+    def take_actions(self) -> None:
+        """What a call let out beside the request that it was about."""
+        actions, self.driver.let_out = self.driver.let_out, []
+        for action in actions:
+            self.waiting.remove(action.ticket)  # nobody is let out twice
+            self.went(action)
+
+    def went(self, action: Action) -> None:
+        if isinstance(action, Dispatch):
+            self.open.append(action.ticket)
+
+    @rule(
+        name=names | st.none(),
+        pin=st.sampled_from([None, None, None, 0, 1]),
+        auxiliary=st.sampled_from([False, False, False, True]),
+        body_bytes=st.sampled_from([0, 400, 40_000, 60_000, 1_000_000]),
+    )
+    def offer(self, name: str | None, pin: int | None, auxiliary: bool, body_bytes: int) -> None:
+        pinned = None if pin is None else self.driver.replicas[pin]
+        ticket = self.driver.offer(name, pin=pinned, auxiliary=auxiliary, body_bytes=body_bytes, max_output_tokens=500)
+        if self.driver.last is None:
+            assert name is not None and pin is None and not auxiliary, "counted, not held"
+            self.waiting.add(ticket)
+            assert self.driver.explain(ticket).decision is None
+            assert "waits" in self.driver.explain(ticket).reason
+            assert self.driver.router.grounds(ticket) is None
+        else:
+            self.went(self.driver.last)
+        self.take_actions()
+
+    @rule(order=st.lists(names, min_size=6, max_size=16))
+    def turns(self, order: list[str]) -> None:
+        for name in order:
+            self.offer(name, None, False, 40_000)
+
+    @precondition(lambda self: self.open)
+    @rule(
+        which=st.integers(0, 50),
+        outcome=st.sampled_from([Outcome.OK, Outcome.OK, Outcome.OK, *Outcome]),
+        prompt=st.integers(0, 20_000),
+        cached=st.integers(0, 10_000),
+    )
+    def finish(self, which: int, outcome: Outcome, prompt: int, cached: int) -> None:
+        ticket = self.open.pop(which % len(self.open))
+        self.driver.finish(ticket, outcome=outcome, prompt=prompt, cached=min(prompt, cached))
+        self.take_actions()
+
+    @precondition(lambda self: self.open)
+    @rule(which=st.integers(0, 50))
+    def finish_all(self, which: int) -> None:
+        for _ in range(len(self.open)):
+            self.finish(which, Outcome.OK, 10_000, 9_000)
+
+    @precondition(lambda self: self.open or self.waiting)
+    @rule(which=st.integers(0, 50), twice=st.booleans())
+    def cancel(self, which: int, twice: bool) -> None:
+        everyone = [*self.open, *sorted(self.waiting)]
+        ticket = everyone[which % len(everyone)]
+        for _ in range(1 + twice):
+            self.driver.cancel(ticket)
+        if ticket in self.waiting:
+            self.waiting.remove(ticket)
+        else:
+            self.open.remove(ticket)
+        self.take_actions()
+
+    @precondition(lambda self: self.open)
+    @rule(which=st.integers(0, 50))
+    def fail(self, which: int) -> None:
+        ticket = self.open.pop(which % len(self.open))
+        self.went(self.driver.fail(ticket))
+        self.take_actions()
+
+    @rule(number=st.integers(0, 1), event=st.sampled_from(["up", "up", "restart", "down", "drain", "undrain"]))
+    def replica(self, number: int, event: str) -> None:
+        replica: ReplicaId = self.driver.replicas[number]
+        match event:
+            case "up":
+                self.driver.up(replica)
+            case "restart":
+                self.driver.up(replica, f"boot{self.driver.now}")
+            case "down":
+                self.driver.down(replica)
+            case "drain":
+                self.driver.drain(replica)
+            case "undrain":
+                self.driver.undrain(replica)
+        self.take_actions()
+
+    @rule(seconds=st.sampled_from([0.0, 0.1, 0.2, 0.5, 1.0, 4.0, 20.0, 70.0]))
+    def later(self, seconds: float) -> None:
+        """As a driver does it: every deadline on the way is kept."""
+        end = self.driver.now + seconds
+        for _ in range(100):
+            deadline = self.driver.router.next_deadline()
+            assert deadline is not None
+            if deadline > end:
+                break
+            self.driver.later(max(0.0, deadline - self.driver.now))
+            self.take_actions()
+        self.driver.later(max(0.0, end - self.driver.now))
+        self.take_actions()
+
+    @rule(admission=st.sampled_from(["auto", "auto", "off"]), prefer=st.sampled_from(["balanced", "median", "tail"]))
+    def configure(self, admission: str, prefer: str) -> None:
+        self.prefer = prefer
+        self.driver.router_configure(self.settings(admission))
+        self.take_actions()
+        if admission == "off":
+            assert not self.waiting
+
+    def teardown(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        assert self.driver.view.waiting == len(self.waiting)
+        self.later(MAX_WAIT_S)
+        assert not self.waiting, "somebody starves"
+        while self.open:
+            self.driver.cancel(self.open.pop())
+        assert set(self.driver.in_flight().values()) == {0}
+
+
+RoomMachine.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestRoom = RoomMachine.TestCase
