@@ -9,7 +9,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 browser() {
   for name in "${LMWARDEN_CHROMIUM:-}" chromium chromium-browser google-chrome google-chrome-stable; do
-    [ -z "$name" ] || command -v "$name" 2>/dev/null && return 0
+    if [ -n "$name" ] && command -v "$name" 2>/dev/null; then
+      return
+    fi
   done
   return 1
 }

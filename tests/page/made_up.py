@@ -18,7 +18,7 @@ from tests.page.made_up_parts import engine_of, process_of, turn_of
 Json = dict[str, Any]
 
 CLIENTS = ("claude-code", "claude-code", "claude-code", "codex", "opencode", "openai", "curl")
-KV_TOKENS = 65_000
+KV_TOKENS = 280_000
 
 
 def key_of(*words: object) -> str:
@@ -45,6 +45,10 @@ class World(History):
         self.frozen_at: float | None = None
         rng = random.Random(7)
         self.conversations = [self._conversation(rng, number) for number in range(conversations)]
+        for row in self.conversations:
+            last = self.turns(row)[0]
+            row["context_tokens"] = last["prompt_tokens"] + last["completion_tokens"]
+            row["cached_ratio_last"] = last["cached_tokens"] / last["prompt_tokens"]
 
     def now(self) -> float:
         """Unix seconds; stands still while frozen."""
@@ -171,9 +175,7 @@ class World(History):
             "balanced": 11 + index,
             "conversations": len(homes),
             "resident_tokens": sum(row["context_tokens"] for row in homes),
-            "kv_cache_tokens": KV_TOKENS
-            * (4 if not small else max(1, len(self.conversations) // 90))
-            * (2 if small else 1),
+            "kv_cache_tokens": KV_TOKENS * max(1, len(self.conversations) // (15 * self.replicas)),
             "running": None if not small and index == 1 else busy,
             "waiting": None if not small and index == 1 else max(0, busy - 8),
             "kv_used_ratio": min(0.99, busy * 0.09 + 0.02),
@@ -247,8 +249,6 @@ class World(History):
             "kind": "subagent" if subagent else "main",
             "home": f"e{rng.randrange(self.replicas)}/0",
             "turns": rng.randrange(1, 40),
-            "context_tokens": rng.randrange(2000, 7000),
-            "cached_ratio_last": None if number % 17 == 16 else round(rng.uniform(0.55, 0.99), 3),
             "state": "dormant" if age > 1500 else "running" if number % 9 == 0 else "idle",
             "in_flight": 1 if number % 9 == 0 else 0,
             "age_s": age,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.page.conftest import DESKTOP, PHONE, OpenPage
+from tests.page.conftest import DESKTOP, PHONE, OpenPage, Theme
 from tests.page.look import accessibility_findings, go, is_wider_than_its_window
 
 if TYPE_CHECKING:
@@ -49,14 +49,8 @@ def look_at(page: Page, picture: Path) -> None:
     assert not is_wider_than_its_window(page)
 
 
-@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desk", "phone"])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("lang", ["en", "zh"])
-def test_every_page(
-    open_page: OpenPage, console_url: str, shots: Path, lang: str, theme: str, size: tuple[int, int]
-) -> None:
-    page = open_page(console_url, lang=lang, theme=theme, size=size)
-    suffix = f"{lang}-{theme}-{'desk' if size == DESKTOP else 'phone'}"
+def walk(page: Page, lang: str, shots: Path, suffix: str) -> None:
+    """Every page of a console that serves at least one model and has seen some conversations."""
     page.wait_for_selector(".live.ok")
     assert page.locator("html").get_attribute("lang") == {"en": "en", "zh": "zh-Hans"}[lang]
     for (name, address, loaded), heading in zip(PAGES, HEADINGS[lang], strict=True):
@@ -73,6 +67,16 @@ def test_every_page(
     page.locator(".virtual tbody a").nth(4).click()
     page.wait_for_selector(".timeline .turn")
     look_at(page, shots / f"conversation-{suffix}.png")
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_every_page(
+    open_page: OpenPage, console_url: str, shots: Path, lang: str, theme: Theme, size: tuple[int, int]
+) -> None:
+    page = open_page(console_url, lang=lang, theme=theme, size=size)
+    walk(page, lang, shots, f"{lang}-{theme}-{'desk' if size == DESKTOP else 'phone'}")
 
 
 def test_nothing_of_one_language_is_left_in_the_other(open_page: OpenPage, console_url: str) -> None:

@@ -27,12 +27,13 @@ class RoomMachine(RuleBasedStateMachine):
         self.open: list[Ticket] = []
         self.waiting: set[Ticket] = set()
         for _ in range(2):  # so that the room knows sizes and gaps, and more is in use than fits
-            for number in range(10):
-                self.offer(f"c{number}", None, False, 40_000)
-            self.driver.later(4.0)
-            self.take_actions()
             while self.open:
                 self.finish(0, Outcome.OK, 10_000, 3_000)
+            for number in range(16):
+                self.offer(f"c{number}", None, False, 40_000)
+        self.later(4.0)
+        assert self.driver.view.room is not None
+        assert self.driver.view.room.engaged
 
     def settings(self, admission: str) -> RoutingSettings:
         return RoutingSettings(admission=admission, prefer=self.prefer, max_wait_s=MAX_WAIT_S, live_s=120.0)
@@ -85,10 +86,14 @@ class RoomMachine(RuleBasedStateMachine):
         self.take_actions()
 
     @precondition(lambda self: self.open)
-    @rule(which=st.integers(0, 50))
-    def finish_all(self, which: int) -> None:
-        for _ in range(len(self.open)):
-            self.finish(which, Outcome.OK, 10_000, 9_000)
+    @rule(which=st.integers(0, 50), count=st.integers(1, 20), cached=st.sampled_from([3_000, 9_000]))
+    def finish_some(self, which: int, count: int, cached: int) -> None:
+        """And their next turns come."""
+        for _ in range(min(count, len(self.open))):
+            conversation = self.driver.router._open[self.open[which % len(self.open)]].key
+            self.finish(which, Outcome.OK, 10_000, cached)
+            if conversation is not None:
+                self.offer(conversation.rstrip(b".").decode(), None, False, 41_000)
 
     @precondition(lambda self: self.open or self.waiting)
     @rule(which=st.integers(0, 50), twice=st.booleans())

@@ -367,3 +367,22 @@ def test_the_sum_survives_hours_without_a_decision() -> None:
     router = Router(RoutingSettings(), engines={"e0": 1})
     router.replica_up(ReplicaId("e0", 0), ReplicaCapacity(), "b", 1e6)
     assert router.view(1e6).replicas[0].conversations == 0
+
+
+def test_a_conversation_whose_turn_was_broken_off_is_not_about_to_come_back() -> None:
+    """Seen in the load tester: what it cancelled at the end of a run drove the next run's sessions to the other replicas."""
+    driver = Driver({"e0": 1, "e1": 1})
+    for number in range(4):
+        ticket = driver.offer(f"c{number}")
+        driver.finish(ticket, finish_reason="tool_calls")
+
+    def warm() -> float:
+        ticket = driver.offer()
+        candidates = driver.explain(ticket).candidates
+        driver.finish(ticket)
+        return sum(candidate.warm for candidate in candidates)
+
+    before = warm()
+    for number in range(4):
+        driver.cancel(driver.offer(f"c{number}"))
+    assert warm() == pytest.approx(before / 4)

@@ -35,6 +35,7 @@ export const CAUSES = [
   "engine_restarted",
   "spilled",
   "rehomed",
+  "unrouted",
   "other",
 ] as const;
 export type Cause = (typeof CAUSES)[number];

@@ -106,6 +106,11 @@ export const causes: Record<Cause, CauseWords> = {
     means: "Its home was lost or drained, and another replica had to read the history.",
     todo: "Nothing, unless engines fail often.",
   },
+  unrouted: {
+    title: "Not routed",
+    means: "The engine's own balancer chose where this turn went: affinity was off, or the endpoint ignores the choice of a replica.",
+    todo: "Switch affinity on. For an endpoint that ignores the choice (/v1/responses): run one vLLM server for each replica.",
+  },
   engine_restarted: {
     title: "The engine restarted",
     means: "The engine's cache was empty after its restart.",

@@ -82,6 +82,11 @@ export const causes: Texts["causes"] = {
     todo: "如果经常发生：提高溢出阈值，或增加副本。",
   },
   rehomed: { title: "失去归属", means: "归属副本丢失或被排空，另一个副本必须读取历史。", todo: "无需处理，除非引擎经常失败。" },
+  unrouted: {
+    title: "未路由",
+    means: "由引擎自己的均衡器决定这一轮的去向：亲和已关闭，或该端点忽略副本选择。",
+    todo: "开启亲和。对于忽略副本选择的端点（/v1/responses）：每个副本运行一个 vLLM 服务。",
+  },
   engine_restarted: { title: "引擎重启", means: "引擎重启后缓存为空。", todo: "无需处理；如果是崩溃，请查看日志。" },
   other: { title: "其他", means: "缓存比例下降，原因无法判断。", todo: "查看示例。" },
 };

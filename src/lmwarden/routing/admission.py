@@ -11,16 +11,16 @@ here, before any replica, oldest first. What a resident gives up its place for:
 
       patience = max(one turn, beta * waiters * time between two ends of turns),  at most max_wait_s
 
-  ``beta`` is the operator's ``prefer``. Around 1 everybody waits the mean; from 2.5 on more than half of the turns do not
-  wait at all and the others wait longer; without bound only the first turns wait. A resident keeps its place for
+  ``beta`` is the operator's ``prefer``. Around 1 everybody waits the mean; from 2.5 on more than half of the turns do
+  not wait at all and the others wait longer; without bound only the first turns wait. A resident keeps its place for
   ``least_turns`` in any case, so many that reading its context again stays a small part of the replica's time.
 
 Short work must not stand behind long work: what is much smaller than the usual resident (a subagent) has a queue of its
 own that goes first, until the head of the other one has lost its patience.
 
-Worked example, one replica that holds four of equal size; a, b, c, d are residents, e waits for 20 s, f for 5 s, and a turn
-ends each 3 s. beta = 2.5: patience = max(12, 2.5 * 2 * 3) = 15 s. The next turn of a resident, say of c, finds that
-e is older than that: c gives up its place and stands behind f; e goes.
+Worked example, one replica that holds four of equal size; a, b, c, d are residents, e waits for 20 s, f for 5 s, a turn
+ends each 3 s and takes 12 s. beta = 2.5: patience = max(12, 2.5 * 2 * 3) = 15 s. The next turn of a resident, say of
+c, finds that e is older than that: c gives up its place and stands behind f; e goes.
 
 All of this happens only while the switch says so (admission_demand.py). The sizes are admission_places.py and
 admission_learned.py; what carries it out is door.py.
@@ -41,6 +41,8 @@ from lmwarden.types import ConversationKey, RoutingRequest, Ticket
 
 BETA = {"tail": 1.0, "balanced": 2.5, "median": math.inf}
 """By ``prefer``."""
+GROWTH_TURNS = {"tail": 0.0, "balanced": 0.0, "median": 3.0}
+"""Who is let in must fit with so many turns' growth. Where residents give way to waiters anyway, a tight fit is better."""
 REREAD_RATIO = 0.35
 """A resident keeps its place for so many turns that reading it again is no larger part of their time."""
 MOST_TURNS = 64
@@ -76,16 +78,14 @@ class WaitingRoom:
         self.learned = Learned()
         self.thrash = Thrash()
         self.places = Places(replicas)
-        self.beta = BETA[prefer]
-        self.max_wait_s = max_wait_s
+        self.configure(prefer, max_wait_s)
         self.keep_s = KEEP_MIN_S
         self._long: OrderedDict[Ticket, Waiter] = OrderedDict()
         self._small: OrderedDict[Ticket, Waiter] = OrderedDict()
 
     def configure(self, prefer: str, max_wait_s: float) -> None:
         """What an operator may change."""
-        self.beta = BETA[prefer]
-        self.max_wait_s = max_wait_s
+        self.beta, self.growth_turns, self.max_wait_s = BETA[prefer], GROWTH_TURNS[prefer], max_wait_s
 
     def __len__(self) -> int:
         return len(self._long) + len(self._small)
@@ -179,11 +179,11 @@ class WaitingRoom:
         return None
 
     def _room_for(self, waiter: Waiter, candidates: Iterable[Replica], now: float) -> Replica | None:
-        shared = self.learned.shared_tokens
+        shared, growth = self.learned.shared_tokens, int(self.growth_turns * self.learned.growth_tokens)
         best: tuple[tuple[int, int, int, float], Replica, list[Place]] | None = None
         for replica in candidates:
             floor = self.places.floors[replica]
-            leaving = self.places.room(floor, waiter.tokens, shared, self.keep_s, now)
+            leaving = self.places.room(floor, waiter.tokens + growth, shared, self.keep_s, now)
             if leaving is None:
                 continue
             rank = (floor.reading_tokens, replica.in_flight, len(leaving), -floor.free_tokens(shared))

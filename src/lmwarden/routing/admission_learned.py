@@ -42,6 +42,8 @@ class Learned:
         self.output_spread_tokens = 0.0
         """Mean distance from the mean."""
         self.shared_tokens = 0
+        self.growth_tokens = 0.0
+        """Of a conversation from one turn to the next."""
         self.turn_s = 0.0
         """Of a turn that kept its context: dispatch to end; 0: not known."""
         self.between_ends_s = 0.0
@@ -83,6 +85,11 @@ class Learned:
         if first and usage.cached_tokens is not None:
             self._firsts.append(usage.cached_tokens)
             self.shared_tokens = sorted(self._firsts)[len(self._firsts) // 2]
+
+    def grew(self, tokens: int) -> None:
+        """A later turn's prompt and answer are so much larger than those of the turn before."""
+        if tokens > 0:
+            self.growth_tokens = _mean(self.growth_tokens, tokens)
 
     def served(self, computed_tokens: int, first_byte_s: float, turn_s: float, *, kept: bool) -> None:
         """How long a turn took from its dispatch on: to the first byte, and to its end."""

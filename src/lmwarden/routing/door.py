@@ -158,6 +158,7 @@ class Door:
         if turn.choice.decision is Decision.STICKY and own >= KEPT_TOKENS:
             kept_ratio = (cached - shared) / own
             room.thrash.kept(kept_ratio, now)
+            room.learned.grew(prompt + (usage.completion_tokens or 0) - conversation.context_tokens)
             place = room.places.riding(ticket)
             if place is not None and place.turns > 1:
                 room.places.floors[place.replica].kept(kept_ratio, now)

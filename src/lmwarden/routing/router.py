@@ -189,6 +189,8 @@ class Router:
         entry = self._open.get(ticket)
         if entry is not None:
             self._end_reservation(entry.choice)
+            if entry.conversation is not None:
+                entry.conversation.returns = False  # whoever breaks a turn off may be gone
             return self._close(ticket, entry, None, now)
         actions = None if self._door is None else self._door.gave_up(ticket, now)
         if actions is None:

@@ -150,7 +150,7 @@ function EngineItem(props: { engine: Engine; takenAt: number; locked: boolean; o
         ) : (
           <Fact name={words.model.pid} value={words.model.attached} />
         )}
-        <Fact name={words.model.pinsTitle} value={pinWords(engine)} mono />
+        {engine.ranks > 1 && <Fact name={words.model.pinsTitle} value={pinWords(engine)} mono />}
       </dl>
       {process?.outdated && <Badge tone="warning">{words.model.outdated}</Badge>}
       {process && (
@@ -165,7 +165,6 @@ function EngineItem(props: { engine: Engine; takenAt: number; locked: boolean; o
 }
 
 function pinWords(engine: Engine): string {
-  if (engine.ranks === 1) return "–";
   const sign = { verified: "✓", failed: "✗", unverified: "?" };
   return engine.pins.map((pin) => `${sign[pin.state]} ${pin.endpoint}`).join("  ") || "?";
 }

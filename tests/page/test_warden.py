@@ -1,0 +1,154 @@
+"""The page on a real warden with a simulated engine: it walks through, and its figures are the engine's own."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from tests.page.conftest import DESKTOP, PHONE, OpenPage, Theme
+from tests.page.test_walk import walk
+from tests.real.warden_process import TokenSums, WardenProcess, engine_counted, start_warden
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+CONVERSATIONS, TURNS = 5, 4
+MODEL = "qwen3-4b"
+HISTORY_TICK_S = 25
+"""Two ticks of the history and a little."""
+
+
+class House(NamedTuple):
+    """A warden after a run of a few conversations."""
+
+    warden: WardenProcess
+    counted: TokenSums
+    """What the engine itself counted for that run."""
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """An engine, a warden in front of it, and a run."""
+    command = [sys.executable, "-m", "lmwarden", "simulated-engine", "--port", "0", "--speed", "20"]
+    engine = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert engine.stdout is not None
+    engine_url = engine.stdout.readline().split()[-1]
+    warden = start_warden(engine_url, MODEL, tmp_path_factory.mktemp("warden"), max_num_seqs=32)
+    try:
+        warden.wait_for_pins()
+        before = sum(engine_counted(engine_url).values(), TokenSums())
+        for turn in range(TURNS):
+            for conversation in range(CONVERSATIONS):
+                chat(warden, f"session-{conversation}", turn)
+        yield House(warden, sum(engine_counted(engine_url).values(), TokenSums()) - before)
+    finally:
+        warden.stop()
+        engine.terminate()
+        engine.communicate(timeout=10)
+
+
+def chat(warden: WardenProcess, session: str, turn: int) -> None:
+    """One turn: everything that was said before, and a little more."""
+    words = [f"{session} word{number} of a history that grows" for number in range(150 + 40 * turn)]
+    body = {"model": MODEL, "max_tokens": 24, "messages": [{"role": "user", "content": "\n".join(words)}]}
+    headers = {"Content-Type": "application/json", "X-Session-Id": session}
+    request = urllib.request.Request(
+        f"{warden.client_url}/v1/chat/completions", data=json.dumps(body).encode(), headers=headers
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        response.read()
+
+
+def ask(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return json.load(response)
+
+
+@pytest.mark.parametrize(
+    ("lang", "theme", "size"),
+    [("en", "light", DESKTOP), ("zh", "dark", DESKTOP), ("en", "dark", PHONE), ("zh", "light", PHONE)],
+    ids=["en-light-desk", "zh-dark-desk", "en-dark-phone", "zh-light-phone"],
+)
+def test_every_page(
+    open_page: OpenPage, house: House, shots: Path, lang: str, theme: Theme, size: tuple[int, int]
+) -> None:
+    page = open_page(house.warden.console_url, lang=lang, theme=theme, size=size)
+    walk(page, lang, shots, f"warden-{lang}-{theme}-{'desk' if size == DESKTOP else 'phone'}")
+
+
+def column(page: Page, head: str) -> list[int]:
+    """The numbers of one column of a list."""
+    heads = [text.strip() for text in page.locator(".virtual thead th").all_inner_texts()]
+    cells = page.locator(f".virtual tbody td:nth-child({heads.index(head) + 1})").all_inner_texts()
+    return [int(cell.replace(",", "")) for cell in cells]
+
+
+def test_the_figures_are_the_engines_own_to_the_token(open_page: OpenPage, house: House) -> None:
+    page = open_page(f"{house.warden.console_url}/#/requests", size=(1440, 2400))
+    page.wait_for_function(f"() => document.querySelectorAll('.virtual tbody tr').length === {CONVERSATIONS * TURNS}")
+    shown = TokenSums(sum(column(page, "Prompt")), sum(column(page, "Cached")), sum(column(page, "Completion")))
+    assert shown == house.counted
+    assert shown.cached > 0
+
+
+def test_the_card_counts_what_was_routed(open_page: OpenPage, house: House) -> None:
+    page = open_page(f"{house.warden.console_url}/#/models/{MODEL}")
+    page.wait_for_selector(".replicas tbody tr")
+    cells = [row.locator("td").all_inner_texts() for row in page.locator(".replicas tbody tr").all()]
+    routing = house.warden.routing()
+    assert [int(row[1]) for row in cells] == [replica["sticky"] for replica in routing["replicas"]]
+    assert [int(row[7]) for row in cells] == [replica["placed"] for replica in routing["replicas"]]
+    assert sum(int(row[1]) for row in cells) == CONVERSATIONS * (TURNS - 1)
+    labels = page.locator(".labels").inner_text()
+    assert all(
+        re.search(text, labels)
+        for text in ("Affinity on", r"Spill threshold 8 \(auto\)", r"Sticky 100\.0%", "In flight 0")
+    )
+
+
+def test_the_history_says_the_same(open_page: OpenPage, house: House) -> None:
+    url = house.warden.console_url
+    page = open_page(f"{url}/#/stats")
+    for _ in range(HISTORY_TICK_S):
+        totals = ask(f"{url}/api/stats/tokens?window=1h")["totals"]
+        counted = TokenSums(totals["cached"] + totals["computed"], totals["cached"], totals["completion"])
+        if counted == house.counted:
+            break
+        page.wait_for_timeout(1000)
+    assert counted == house.counted
+    page.reload()
+    page.wait_for_selector(".canvas canvas")
+    ratio = round(100 * house.counted.cached / house.counted.prompt)
+    assert page.locator(".chart-note").first.inner_text() == f"cached {ratio}% over the last hour"
+
+
+def test_a_conversation_is_explained(open_page: OpenPage, house: House) -> None:
+    page = open_page(f"{house.warden.console_url}/#/conversations")
+    page.wait_for_selector(".virtual tbody a")
+    assert page.locator(".virtual tbody a").count() == CONVERSATIONS
+    page.locator(".virtual tbody a").first.click()
+    page.wait_for_selector(".turn")
+    why = page.locator(".turn-why").all_inner_texts()
+    assert len(why) == TURNS
+    assert all(
+        re.fullmatch(r"Stayed home: e0/\d had 0 in flight, not above the spill threshold 8\.", line)
+        for line in why[:-1]
+    )
+    assert re.match(r"New conversation: e0/\d was the least loaded of 4 \(score ", why[-1])
+
+
+def test_affinity_is_switched_on_the_page(open_page: OpenPage, house: House) -> None:
+    page = open_page(f"{house.warden.console_url}/#/models/{MODEL}")
+    page.get_by_role("switch").click()
+    page.wait_for_selector("[role=switch][aria-checked=false]")
+    assert house.warden.routing()["affinity"] is False
+    page.get_by_role("switch").click()
+    page.wait_for_selector("[role=switch][aria-checked=true]")
+    assert house.warden.routing()["affinity"] is True

@@ -1,0 +1,360 @@
+"""The waiting room as the router uses it: who is held, who goes, and what is said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from tests.routing.driver import Driver, key
+
+from lmwarden.routing import admission
+from lmwarden.types import (
+    Decision,
+    Dispatch,
+    Outcome,
+    Refuse,
+    RefuseReason,
+    ReplicaCapacity,
+    RoomView,
+    RoutingSettings,
+    Ticket,
+)
+
+BODY = 40_000
+"""Bytes of a request of 10,000 tokens."""
+
+
+class Crowd:
+    """Two replicas of 40,000 tokens; ``count`` conversations of 10,000, all of them in flight."""
+
+    def __init__(self, count: int = 12, *, prefer: str = "balanced", max_wait_s: float = 240.0, **more: object) -> None:
+        settings = RoutingSettings(admission="auto", prefer=prefer, max_wait_s=max_wait_s, spill_threshold=100)
+        self.driver = Driver({"e0": 2}, settings=settings, **more)  # type: ignore[arg-type]
+        self.names = [f"c{number}" for number in range(count)]
+        self.tickets: dict[str, Ticket] = {}
+        for _ in range(2):
+            for name in self.names:
+                if name in self.tickets:
+                    self.end(name)
+            for name in self.names:
+                self.tickets[name] = self.driver.offer(name, body_bytes=BODY)
+        self.wait(4.0)
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, deadline by deadline."""
+        end = self.driver.now + seconds
+        while (deadline := self.driver.router.next_deadline()) is not None and deadline <= end:
+            self.driver.later(max(0.0, deadline - self.driver.now))
+        self.driver.later(max(0.0, end - self.driver.now))
+
+    def end(self, name: str, *, finish_reason: str = "tool_calls", cached: int | None = None) -> None:
+        """Its turn ends. It had lost its context while the room was open, and found it since."""
+        if cached is None:
+            cached = 9_500 if self.room.engaged else 0
+        self.driver.finish(
+            self.tickets.pop(name), prompt=10_000, completion=50, cached=cached, finish_reason=finish_reason
+        )
+
+    def turn(self, name: str) -> str | None:
+        """The conversation's next turn, at once; its decision, or None: it waits."""
+        if name in self.tickets:
+            self.end(name)
+        self.tickets[name] = self.driver.offer(name, body_bytes=BODY)
+        return None if self.driver.last is None else self.driver.went[0]
+
+    def everybody(self) -> None:
+        """Everybody's turn ends, and the next one comes."""
+        for name in self.names:
+            if self.tickets[name] in self.driver.router._open:
+                self.turn(name)
+
+    @property
+    def room(self) -> RoomView:
+        room = self.driver.view.room
+        assert room is not None
+        return room
+
+    def running(self) -> list[str]:
+        """Who is in flight."""
+        return [name for name in self.names if self.tickets[name] in self.driver.router._open]
+
+    def let_out(self) -> list[str]:
+        """Who went since the last look, in words."""
+        actions, self.driver.let_out = self.driver.let_out, []
+        names = {ticket: name for name, ticket in self.tickets.items()}
+        return [f"{names[action.ticket]} {word(action)}" for action in actions]
+
+
+def word(action: object) -> str:
+    return str(action.decision if isinstance(action, Dispatch) else action.reason)  # type: ignore[attr-defined]
+
+
+class TestEngaging:
+    """Nothing is felt before."""
+
+    def test_off_there_is_no_room(self) -> None:
+        driver = Driver()
+        assert driver.view.room is None
+        with pytest.raises(KeyError):
+            driver.explain(7)
+
+    def test_below_capacity_it_stays_open(self) -> None:
+        crowd = Crowd(6)
+        crowd.everybody()
+        assert not crowd.room.engaged
+        assert crowd.room.waiting == crowd.driver.view.waiting == 0
+        assert crowd.room.room_for is not None
+        assert crowd.room.why.startswith("Open: the conversations in use need 0.7")
+
+    def test_above_it_engages_and_says_why(self) -> None:
+        crowd = Crowd()
+        assert crowd.room.engaged
+        assert crowd.room.why.startswith("Engaged: the conversations in use need 1.4")
+        assert crowd.room.residents == 12
+        assert crowd.room.room_for == 0
+
+    def test_unknown_capacity_never_engages(self) -> None:
+        crowd = Crowd(kv_cache_tokens=None)
+        assert not crowd.room.engaged
+        assert "no KV capacity" in crowd.room.why
+        assert crowd.room.room_for is None
+
+    def test_a_tier_keeps_it_open_unless_the_median_is_preferred(self) -> None:
+        def engaged(prefer: str) -> bool:
+            crowd = Crowd(1, prefer=prefer)
+            crowd.driver.capacity = ReplicaCapacity(kv_cache_tokens=40_000, cpu_cache_tokens=150_000)
+            for replica in crowd.driver.replicas:
+                crowd.driver.up(replica)
+            for number in range(12):
+                crowd.driver.offer(f"d{number}", body_bytes=BODY)
+            crowd.driver.router._door.room.learned.gaps.extend([0.1] * 4)  # type: ignore[union-attr]
+            crowd.wait(4.0)
+            return crowd.room.engaged
+
+        assert not engaged("balanced")
+        assert engaged("median")
+
+    @pytest.mark.parametrize(("gap_s", "cached", "says"), [(1.5, 0, "pause"), (0.0, 9_500, "find their context")])
+    def test_it_says_why_it_stays_open(self, gap_s: float, cached: int, says: str) -> None:
+        crowd = Crowd(6)
+        for _ in range(2):
+            for name in crowd.names:
+                crowd.end(name, cached=cached)
+            crowd.driver.later(gap_s)
+            for name in crowd.names:
+                crowd.turn(name)
+        for number in range(8):
+            crowd.driver.offer(f"d{number}", body_bytes=BODY)
+        crowd.wait(4.0)
+        assert not crowd.room.engaged
+        assert says in crowd.room.why
+
+    def test_it_disengages_when_the_crowd_has_gone(self) -> None:
+        crowd = Crowd()
+        for name in crowd.names:
+            crowd.end(name)
+        crowd.wait(15.0)
+        assert not crowd.room.engaged
+        assert crowd.room.residents == 0
+
+    def test_whoever_was_about_to_come_has_a_place(self) -> None:
+        crowd = Crowd(12)
+        crowd.driver.configure(admission="off")
+        crowd.driver.configure(admission="auto", spill_threshold=100)
+        crowd.driver.router._door.room.learned.gaps.extend([0.1] * 4)  # type: ignore[union-attr]
+        for _ in range(7):
+            for name in crowd.names[:2]:
+                crowd.end(name)
+                crowd.tickets[name] = crowd.driver.offer(name, body_bytes=BODY)
+            crowd.driver.later(0.5)
+        crowd.end("c0")
+        crowd.driver.hold("e0/0", 1)
+        crowd.wait(1.0)
+        assert crowd.room.engaged
+        assert key("c0") in crowd.driver.router._door.room.places.by_key  # type: ignore[union-attr]
+
+
+class TestHolding:
+    """Beyond what fits, turns wait; places are given up at turns' boundaries, the oldest goes first."""
+
+    def test_residents_go_on_until_as_many_are_left_as_fit(self) -> None:
+        crowd = Crowd()
+        crowd.everybody()
+        assert 6 <= crowd.room.residents <= 8
+        assert crowd.room.waiting == 12 - crowd.room.residents
+        assert crowd.room.reserved_tokens <= 1.05 * 80_000
+        assert crowd.room.longest_wait_s == 0.0
+
+    def test_a_newcomer_waits_and_goes_when_a_session_ends(self) -> None:
+        crowd = Crowd()
+        crowd.everybody()
+        assert crowd.turn("new") is None
+        explanation = crowd.driver.explain(crowd.tickets["new"])
+        assert (explanation.decision, explanation.replica) == (None, None)
+        assert "waits for a place" in explanation.reason
+        crowd.let_out()
+        waiting = crowd.room.waiting
+        running = crowd.running()
+        for name in running[:waiting]:
+            crowd.end(name, finish_reason="stop")
+        went = crowd.let_out()
+        assert went[-1] == "new placed"
+        assert crowd.room.waiting == 0
+        assert {text.split()[1] for text in went} <= {"placed", "sticky", "rehomed"}
+
+    def test_moved_by_the_room_is_explained(self) -> None:
+        crowd = Crowd()
+        crowd.everybody()
+        running = crowd.running()
+        crowd.let_out()
+        for name in running:
+            crowd.end(name, finish_reason="stop")
+        reasons = [
+            crowd.driver.explain(crowd.tickets[text.split()[0]]).reason
+            for text in crowd.let_out()
+            if text.endswith("rehomed")
+        ]
+        assert reasons
+        assert all("waited for a place" in reason and "had room" in reason for reason in reasons)
+
+    def test_pins_auxiliary_calls_and_requests_of_nobody_are_counted_not_held(self) -> None:
+        crowd = Crowd()
+        crowd.everybody()
+        guests: Sequence[dict[str, object]] = [{"pin": crowd.driver.replicas[0]}, {"auxiliary": True}, {}]
+        for fields in guests:
+            crowd.driver.offer(None, body_bytes=4_000, **fields)
+            assert isinstance(crowd.driver.last, Dispatch)
+        floors = crowd.driver.router._door.room.places.floors.values()  # type: ignore[union-attr]
+        assert sum(floor.guest_tokens for floor in floors) > 3_000
+
+    def test_without_a_rank_it_is_not_counted(self) -> None:
+        crowd = Crowd()
+        crowd.driver.offer("c0", pinnable=False, body_bytes=BODY)
+        assert crowd.driver.went == ("unrouted", "e0")
+
+    def test_a_second_turn_of_a_resident_that_runs_goes_too(self) -> None:
+        crowd = Crowd()
+        crowd.everybody()
+        running = crowd.running()[0]
+        crowd.driver.offer(running, body_bytes=BODY)
+        assert crowd.driver.went[0] == "sticky"
+
+    def test_an_overdue_waiter_makes_residents_give_way(self) -> None:
+        crowd = Crowd()
+        crowd.everybody()
+        running = crowd.running()
+        first = next(name for name in crowd.names if name not in running)
+        crowd.wait(60.0)
+        crowd.let_out()
+        assert crowd.turn(running[0]) is None
+        assert crowd.let_out()[0].startswith(first)
+
+    def test_preferring_the_median_nobody_gives_way(self) -> None:
+        crowd = Crowd(prefer="median")
+        crowd.everybody()
+        running = crowd.running()
+        crowd.wait(60.0)
+        assert crowd.turn(running[0]) == "sticky"
+
+    def test_what_is_small_does_not_stand_behind_what_is_large(self) -> None:
+        crowd = Crowd()
+        crowd.everybody()
+        crowd.driver.offer("small", body_bytes=2_000)
+        if crowd.driver.last is None:  # no room for even that: then it is the first to go
+            running = crowd.running()[0]
+            ticket = crowd.driver.router._last_ticket
+            crowd.driver.let_out.clear()
+            crowd.end(running, finish_reason="stop")
+            assert crowd.driver.let_out[0].ticket == ticket
+
+
+class TestLeaving:
+    """However a waiter leaves, it leaves once."""
+
+    def held(self, **more: object) -> tuple[Crowd, str]:
+        crowd = Crowd(**more)  # type: ignore[arg-type]
+        crowd.everybody()
+        assert crowd.turn("new") is None
+        crowd.let_out()
+        return crowd, "new"
+
+    def test_max_wait_is_the_hard_bound(self) -> None:
+        crowd, name = self.held(max_wait_s=30.0)
+        waiting = crowd.room.waiting
+        crowd.wait(30.0)
+        assert crowd.room.waiting == 0
+        assert crowd.room.wait_expired == waiting
+        assert f"{name} placed" in crowd.let_out()
+
+    def test_a_client_that_leaves(self) -> None:
+        crowd, name = self.held()
+        waiting = crowd.room.waiting
+        crowd.driver.cancel(crowd.tickets[name])
+        crowd.driver.cancel(crowd.tickets[name])
+        assert crowd.room.waiting == waiting - 1
+
+    @pytest.mark.parametrize("change", [{"admission": "off"}, {"admission": "auto", "affinity": False}])
+    def test_when_it_is_switched_off_all_go(self, change: dict[str, object]) -> None:
+        crowd, _ = self.held()
+        waiting = crowd.room.waiting
+        crowd.driver.configure(**change)
+        assert len(crowd.driver.let_out) == waiting
+        assert all(isinstance(action, Dispatch) for action in crowd.driver.let_out)
+        assert crowd.driver.view.room is None
+
+    def test_other_settings_leave_them_waiting(self) -> None:
+        crowd, _ = self.held()
+        waiting = crowd.room.waiting
+        crowd.driver.configure(admission="auto", prefer="tail", max_wait_s=100.0)
+        assert crowd.room.waiting == waiting
+
+    def test_no_replica_left(self) -> None:
+        crowd, _ = self.held(max_wait_s=20.0)
+        waiting = crowd.room.waiting
+        for replica in crowd.driver.replicas:
+            crowd.driver.down(replica)
+        crowd.wait(20.0)
+        refused = [action for action in crowd.driver.let_out if isinstance(action, Refuse)]
+        assert len(refused) == waiting
+        assert {action.reason for action in refused} == {RefuseReason.NO_REPLICA}
+
+    def test_a_replica_that_returns_takes_waiters(self) -> None:
+        crowd, _ = self.held()
+        waiting = crowd.room.waiting
+        crowd.driver.up("e0/1", "boot2")
+        assert len(crowd.driver.let_out) == min(waiting, 4)
+
+    def test_a_full_room_refuses_and_says_when_to_come_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        crowd, _ = self.held()
+        monkeypatch.setattr(admission, "MOST_WAITING", crowd.room.waiting)
+        crowd.driver.offer("another", body_bytes=BODY)
+        assert crowd.driver.refused == "room_full"
+        assert isinstance(crowd.driver.last, Refuse)
+        assert 1 <= crowd.driver.last.retry_after_s <= 60
+
+
+class TestFailing:
+    """A turn that is sent again keeps its account."""
+
+    def test_sent_again(self) -> None:
+        crowd = Crowd()
+        ticket = crowd.tickets["c0"]
+        assert isinstance(crowd.driver.fail(ticket), Dispatch)
+        crowd.driver.finish(ticket, outcome=Outcome.OK)
+
+    def test_given_up_lets_somebody_in(self) -> None:
+        crowd = Crowd()
+        crowd.everybody()
+        running = crowd.running()[0]
+        crowd.driver.fail(crowd.tickets[running])
+        assert isinstance(crowd.driver.fail(crowd.tickets[running]), Refuse)
+
+    def test_a_turn_that_spills_is_a_guest(self) -> None:
+        crowd = Crowd()
+        home = str(crowd.driver.router._table.get(key("c0")).home.id)  # type: ignore[union-attr]
+        crowd.end("c0")
+        crowd.driver.sample(home, running=1, stalled=True)
+        crowd.driver.offer("c0", body_bytes=BODY)
+        assert crowd.driver.went[0] == Decision.SPILLED
+        floors = crowd.driver.router._door.room.places.floors.values()  # type: ignore[union-attr]
+        assert sum(floor.guest_tokens for floor in floors) > 0
