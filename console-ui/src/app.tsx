@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { change, loadSession, session } from "./api/client";
-import { span } from "./format";
+import { count, span } from "./format";
 import { texts } from "./i18n";
 import { ageS, connection, firstVersion, isOld, snapshot, startLive, stopLive } from "./live";
 import { Breakers } from "./pages/breakers";
@@ -213,6 +213,7 @@ function Banner() {
           {connection.value === "broken" ? words.brokenLong(age) : words.stuckLong(age)}
         </Note>
       )}
+      {session.value !== null && session.value.speed > 1 && <Note tone="info">{words.simulated(count(session.value.speed))}</Note>}
       {updated && (
         <Note tone="info">
           {words.updated(session.value!.version)} <Button onClick={() => location.reload()}>{words.reload}</Button>

@@ -217,6 +217,11 @@ describe("the busiest replica", () => {
     );
   });
   it("is nobody where all are the same", () => {
+    const off = {
+      ...routing({ ...row("e0/0", 0), running: 5, waiting: 2 }, { ...row("e0/1", 0), running: 3, waiting: 1 }),
+      affinity: false,
+    };
+    expect(busiestSentence(en, off)).toBe(en.model.busiestUnrouted("e0/0", "7"));
     expect(busiestSentence(en, routing(row("e0/0", 0), row("e0/1", 0)))).toBe(en.model.quiet);
     expect(busiestSentence(en, routing(row("e0/0", 2), row("e0/1", 2)))).toBe("All replicas have 2 in flight.");
     expect(busiestSentence(en, routing())).toBeNull();

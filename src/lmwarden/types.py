@@ -226,7 +226,7 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_conversations: int = 200_000
     """Bound of the conversation table; the least recently used idle one gives way."""
     admission: str = "off"
-    """``auto``: beyond the caches' capacity conversations wait for a place (routing/admission.py); ``off``: nobody does."""
+    """``auto``: beyond the caches' capacity conversations wait for a place (admission.py); ``off``: none does."""
     prefer: str = "balanced"
     """``balanced``, ``median`` or ``tail``: what the waiting room favours."""
     max_wait_s: float = 240.0

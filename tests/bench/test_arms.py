@@ -22,6 +22,13 @@ def test_virtual_time_sets_the_same() -> None:
     assert routing_settings("on").placement == "least-loaded"
 
 
+def test_the_waiting_room_is_an_arm_in_virtual_time_only() -> None:
+    assert parse_arms("on,on+admission", virtual=True) == ["on", "on+admission"]
+    settings = routing_settings("on+admission", "median")
+    assert (settings.affinity, settings.admission, settings.prefer) == (True, "auto", "median")
+    assert routing_settings("on").admission == "off"
+
+
 def test_only_as_is_needs_no_console() -> None:
     assert needs_console(["off", "on"])
     assert not needs_console(["as-is"])

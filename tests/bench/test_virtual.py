@@ -179,3 +179,25 @@ def test_the_engine_s_counters_stand_beside_the_clients_figures() -> None:
     assert row.engine.hit_ratio == row.prefix_hit_ratio_engine
     assert row.engine.generation_tokens is not None and row.output_tokens_per_minute is not None
     assert row.engine.generation_tokens >= row.output_tokens_per_minute
+
+
+@pytest.mark.parametrize("sessions", [24, 32])
+def test_beyond_capacity_the_waiting_room_gives_more_output_and_a_low_median(sessions: int) -> None:
+    on, room = (level(arm, sessions, seconds=400.0, warmup_s=120.0) for arm in ("on", "on+admission"))
+    assert on.output_tokens_per_minute is not None and room.output_tokens_per_minute is not None
+    assert room.output_tokens_per_minute > 1.2 * on.output_tokens_per_minute
+    assert on.ttfb_s.p50 is not None and room.ttfb_s.p50 is not None
+    assert room.ttfb_s.p50 < on.ttfb_s.p50 * 0.75
+    assert hits(room) > hits(on) + 0.2
+    assert room.waited_in_room
+
+
+@pytest.mark.parametrize(("sessions", "more"), [(8, {}), (16, {}), (24, {"cpu_cache_tokens": 100_000})])
+def test_the_waiting_room_is_not_felt_where_everything_fits(sessions: int, more: dict[str, int]) -> None:
+    assert level("on+admission", sessions, **more).waited_in_room == 0
+
+
+def test_preferring_the_median_only_first_turns_wait() -> None:
+    row = level("on+admission", 24, seconds=400.0, warmup_s=120.0, prefer="median")
+    assert row.ttfb_s.p50 is not None and row.ttfb_s.p95 is not None
+    assert row.ttfb_s.p50 < 1.0 < 20.0 < row.ttfb_s.p95

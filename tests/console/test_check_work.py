@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from tests.console.made_up import counted, engine, model, replica, view
 
 from lmwarden.console.check_work import check_work
 from lmwarden.console.findings import Check, Level
 from lmwarden.control import ModelSnapshot, Operation, OperationKind, OperationState
+from lmwarden.control.rates import Rates
 from lmwarden.types import Decision, ReplicaCapacity, ReplicaId, ReplicaSample, ReplicaState, RoutingSettings
 
 STALLED = ReplicaSample(taken_at=1.0, stalled=True)
@@ -65,7 +67,7 @@ def capacity(kv_cache_tokens: int | None) -> ReplicaCapacity:
             model(view=view(replicas=(replica(0), replica(1, resident_tokens=50_000)))),
             "contexts_do_not_fit",
             Level.WARNING,
-            "more context than the cache can hold, in tokens: e0/1 holds 50000 of 42000",
+            "more context than the cache can hold, in tokens: e0/1 holds 50,000 of 42,000",
         ),
         (
             counted(identity_sent=60, identity_derived=30, identity_none=10),
@@ -116,3 +118,19 @@ def test_one_that_is_down_is_not_called_stalled() -> None:
 
 def test_an_operation_that_went_well_is_no_warning() -> None:
     assert "restart_failed" not in found(model())
+
+
+def test_what_does_not_fit_is_not_blamed_on_the_prompts_heads() -> None:
+    """Two warnings with two causes for one trouble send people the wrong way."""
+    replicas = (replica(0, resident_tokens=50_000), replica(1))
+    checks = found(worked(1000, 3000, replicas=replicas))
+    assert "contexts_do_not_fit" in checks
+    assert not {"prefix", "prefix_changes"} & set(checks)
+
+
+def test_the_last_minute_counts_and_not_the_good_hours_before_it() -> None:
+    good = worked(900_000, 100_000)
+    now_bad = Rates(prompt_tokens_per_s=9_049.0, cached_tokens_per_s=63.0)
+    assert found(msgspec.structs.replace(good, rates=now_bad))["prefix_changes"].level is Level.WARNING
+    hardly_any = Rates(prompt_tokens_per_s=10.0, cached_tokens_per_s=0.0)
+    assert found(msgspec.structs.replace(good, rates=hardly_any))["prefix"].level is Level.OK

@@ -19,7 +19,7 @@ from lmwarden.control.rates import Rates
 from lmwarden.engine.launch_state import EnginePhase
 from lmwarden.ledger.ledger import Ledger
 from lmwarden.ledger.schema import LedgerError
-from lmwarden.types import PinVerdict, ReplicaCapacity, ReplicaState
+from lmwarden.types import PinVerdict, ReplicaCapacity, ReplicaSample, ReplicaState
 
 
 def message(*models: ModelSnapshot, **changes: Any) -> LiveMessage:
@@ -100,6 +100,14 @@ def test_what_still_fits() -> None:
         replica(1, conversations=1, resident_tokens=10_000, state=ReplicaState.DOWN),
     )
     assert (half.held_tokens, half.room_for) == (40_000, 0)
+
+
+@pytest.mark.parametrize("figures", [{"waiting": 1}, {"kv_used_ratio": 0.95}])
+def test_an_engine_that_is_full_has_no_room_whatever_was_counted(figures: dict[str, Any]) -> None:
+    """Turns that are not answered yet hold context that nobody has counted."""
+    busy = ReplicaSample(taken_at=0.0, running=3, **figures)
+    held = room(replica(0, conversations=2, resident_tokens=2_000, sample=busy))
+    assert (held.mean_context_tokens, held.room_for) == (1_000, 0)
 
 
 def test_what_is_not_known_is_null() -> None:

@@ -105,13 +105,13 @@ async def test_the_page_signs_in_looks_and_changes(locked: Locked) -> None:
     status, state, _ = await locked.answer("GET", SESSION)
     assert (status, state) == (
         200,
-        {"sign_in": True, "signed_in": False, "may_change": False, "csrf": None, "version": __version__},
+        {"sign_in": True, "signed_in": False, "may_change": False, "csrf": None, "version": __version__, "speed": 1.0},
     )
     cookies = await locked.sign_in(Origin=locked.url)
     assert (await locked.answer("GET", "/api/models", cookies=cookies))[0] == 200
     _, state, _ = await locked.answer("GET", SESSION, cookies=cookies)
     csrf = state.pop("csrf")
-    assert state == {"sign_in": True, "signed_in": True, "may_change": True, "version": __version__}
+    assert state == {"sign_in": True, "signed_in": True, "may_change": True, "version": __version__, "speed": 1.0}
     change = {"affinity": False}
     status, _, _ = await locked.answer("PATCH", ROUTING, body=change, cookies=cookies, **{"X-CSRF-Token": csrf})
     assert status == 200
@@ -219,7 +219,7 @@ async def test_bodies_that_are_no_sign_in(locked: Locked) -> None:
 async def test_without_a_password_there_is_nothing_to_sign_in_to(console: Console) -> None:
     state = await console.get(SESSION)
     assert state == {
-        "sign_in": False, "signed_in": False, "may_change": True, "csrf": None, "version": __version__,
+        "sign_in": False, "signed_in": False, "may_change": True, "csrf": None, "version": __version__, "speed": 1.0,
     }  # fmt: skip
     assert "no password" in (await console.ask("POST", SESSION, 409, {"password": "x"}))["error"]
     await console.ask("DELETE", SESSION, 204)

@@ -1,6 +1,6 @@
 """A console without a warden: the built page and made-up data, for developing the page and for its tests.
 
-``./run python tests/page/mock_console.py [--port 8090] [--large]`` serves it for a look.
+``./run python -m tests.page.mock_console [--port 8090] [--large]`` serves it for a look, from the root of the clone.
 """
 
 from __future__ import annotations
@@ -163,6 +163,7 @@ class MockConsole:
                 "may_change": is_in and self.may_change,
                 "csrf": "token-of-the-session" if self.password and is_in else None,
                 "version": self.version,
+                "speed": 1.0,
             }
         )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 
-from lmwarden.routing.admission_learned import GAPS, Learned
-from lmwarden.routing.conversations import Conversation, Order
+from lmwarden.routing.admission_learned import Learned
+from lmwarden.routing.conversations import Conversation
 from lmwarden.types import RoutingRequest, Usage
 
 
@@ -18,7 +20,7 @@ def request(body_bytes: int, limit: int | None = None) -> RoutingRequest:
 
 
 def known(context_tokens: int, body_bytes: int) -> Conversation:
-    conversation = Conversation(0.0, Order())
+    conversation = Conversation(0.0, OrderedDict())
     conversation.context_tokens, conversation.body_bytes = context_tokens, body_bytes
     return conversation
 
@@ -91,11 +93,14 @@ def test_reading_costs_what_the_fast_turns_say() -> None:
     assert learned.turn_s == 12.0
 
 
-def test_gaps() -> None:
+def test_conversations_that_come_back_without_a_tool_call() -> None:
     learned = Learned()
-    learned.gaps.extend([0.1, 0.2, 0.3])
-    assert learned.gap_quantile_s(0.75) is None
-    learned.gaps.extend([9.0])
-    assert (learned.gap_quantile_s(0.5), learned.gap_quantile_s(1.0)) == (0.3, 9.0)
-    learned.gaps.extend([1.0] * GAPS)
-    assert learned.gap_quantile_s(1.0) == 1.0
+    seen = [learned.comes_back]
+    for _ in range(6):
+        learned.left_open()
+        learned.came_back()
+    seen.append(learned.comes_back)
+    for _ in range(20):
+        learned.left_open()
+    seen.append(learned.comes_back)
+    assert seen == [False, True, False]

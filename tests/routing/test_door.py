@@ -18,6 +18,7 @@ from lmwarden.types import (
     RoomView,
     RoutingSettings,
     Ticket,
+    Usage,
 )
 
 BODY = 40_000
@@ -74,6 +75,10 @@ class Crowd:
         assert room is not None
         return room
 
+    def went_to(self, name: str) -> str:
+        """Where its turn runs."""
+        return str(self.driver.explain(self.tickets[name]).replica)
+
     def running(self) -> list[str]:
         """Who is in flight."""
         return [name for name in self.names if self.tickets[name] in self.driver.router._open]
@@ -91,6 +96,17 @@ def word(action: object) -> str:
 
 class TestEngaging:
     """Nothing is felt before."""
+
+    @pytest.mark.parametrize(("gap_s", "comes_back"), [(2.0, True), (100.0, False)])
+    def test_who_comes_back_late_was_not_about_to(self, gap_s: float, comes_back: bool) -> None:
+        crowd = Crowd(2)
+        door = crowd.driver.router._door
+        assert door is not None
+        for _ in range(8):
+            crowd.end("c0", finish_reason="stop")
+            crowd.driver.later(gap_s)
+            crowd.turn("c0")
+        assert door.room.learned.comes_back is comes_back
 
     def test_off_there_is_no_room(self) -> None:
         driver = Driver()
@@ -158,20 +174,18 @@ class TestEngaging:
         assert crowd.room.residents == 0
 
     def test_whoever_was_about_to_come_has_a_place(self) -> None:
-        crowd = Crowd(12)
-        crowd.driver.configure(admission="off")
-        crowd.driver.configure(admission="auto", spill_threshold=100)
-        crowd.driver.router._door.room.learned.gaps.extend([0.1] * 4)  # type: ignore[union-attr]
-        for _ in range(7):
-            for name in crowd.names[:2]:
-                crowd.end(name)
-                crowd.tickets[name] = crowd.driver.offer(name, body_bytes=BODY)
-            crowd.driver.later(0.5)
+        crowd = Crowd(8)
+        for number in range(8):
+            crowd.driver.offer(f"d{number}", body_bytes=BODY)
+        crowd.driver.offer("unrouted", pinnable=False)
+        crowd.wait(3.2)
         crowd.end("c0")
-        crowd.driver.hold("e0/0", 1)
-        crowd.wait(1.0)
+        crowd.end("c1", finish_reason="stop")
+        crowd.wait(0.5)
         assert crowd.room.engaged
-        assert key("c0") in crowd.driver.router._door.room.places.by_key  # type: ignore[union-attr]
+        places = crowd.driver.router._door.room.places.by_key  # type: ignore[union-attr]
+        assert key("c0") in places
+        assert key("c1") not in places
 
 
 class TestHolding:
@@ -192,6 +206,8 @@ class TestHolding:
         explanation = crowd.driver.explain(crowd.tickets["new"])
         assert (explanation.decision, explanation.replica) == (None, None)
         assert "waits for a place" in explanation.reason
+        with pytest.raises(KeyError):
+            crowd.driver.explain(12_345)
         crowd.let_out()
         waiting = crowd.room.waiting
         running = crowd.running()
@@ -205,7 +221,7 @@ class TestHolding:
     def test_moved_by_the_room_is_explained(self) -> None:
         crowd = Crowd()
         crowd.everybody()
-        running = crowd.running()
+        running = [name for name in crowd.running() if crowd.went_to(name) == "e0/0"]
         crowd.let_out()
         for name in running:
             crowd.end(name, finish_reason="stop")
@@ -239,6 +255,18 @@ class TestHolding:
         crowd.driver.offer(running, body_bytes=BODY)
         assert crowd.driver.went[0] == "sticky"
 
+    def test_a_place_that_is_dear_to_read_again_is_kept_for_more_turns(self) -> None:
+        crowd = Crowd()
+        learned = crowd.driver.router._door.room.learned  # type: ignore[union-attr]
+        least_turns = crowd.driver.router._door.room.least_turns  # type: ignore[union-attr]
+        assert least_turns(10_000) == 1
+        learned.turn_s = 10.0
+        learned._reads.clear()
+        learned.served(10_000, 7.0, 10.0, kept=False)
+        assert least_turns(10_000) == 2
+        assert least_turns(100_000) == 20
+        assert least_turns(10_000_000) == admission.MOST_TURNS
+
     def test_an_overdue_waiter_makes_residents_give_way(self) -> None:
         crowd = Crowd()
         crowd.everybody()
@@ -256,16 +284,22 @@ class TestHolding:
         crowd.wait(60.0)
         assert crowd.turn(running[0]) == "sticky"
 
-    def test_what_is_small_does_not_stand_behind_what_is_large(self) -> None:
-        crowd = Crowd()
+    def small(self, waited_s: float) -> list[str]:
+        """Nobody fits; then a resident of 10,000 tokens goes while large requests and a small one wait."""
+        crowd = Crowd(prefer="tail")
         crowd.everybody()
-        crowd.driver.offer("small", body_bytes=2_000)
-        if crowd.driver.last is None:  # no room for even that: then it is the first to go
-            running = crowd.running()[0]
-            ticket = crowd.driver.router._last_ticket
-            crowd.driver.let_out.clear()
-            crowd.end(running, finish_reason="stop")
-            assert crowd.driver.let_out[0].ticket == ticket
+        crowd.tickets["small"] = crowd.driver.offer("small", body_bytes=8_000)
+        assert crowd.driver.last is None
+        crowd.wait(waited_s)
+        crowd.let_out()
+        crowd.end(crowd.running()[0], finish_reason="stop")
+        return crowd.let_out()
+
+    def test_what_is_small_does_not_stand_behind_what_is_large(self) -> None:
+        assert self.small(1.0)[0] == "small placed"
+
+    def test_what_is_large_goes_first_when_it_lost_its_patience(self) -> None:
+        assert self.small(60.0)[0] == "c0 sticky"
 
 
 class TestLeaving:
@@ -331,6 +365,20 @@ class TestLeaving:
         assert crowd.driver.refused == "room_full"
         assert isinstance(crowd.driver.last, Refuse)
         assert 1 <= crowd.driver.last.retry_after_s <= 60
+
+
+class TestLearning:
+    """Only from what was reported."""
+
+    def test_an_answer_without_a_first_byte_or_without_cached_tokens(self) -> None:
+        crowd = Crowd(2)
+        learned = crowd.driver.router._door.room.learned  # type: ignore[union-attr]
+        reads = len(learned._reads)
+        usage = Usage(prompt_tokens=10_000, completion_tokens=50)
+        crowd.driver.router.finished(crowd.tickets["c0"], Outcome.OK, usage, crowd.driver.now)
+        usage = Usage(prompt_tokens=10_000, completion_tokens=50, cached_tokens=0)
+        crowd.driver.router.finished(crowd.tickets["c1"], Outcome.OK, usage, crowd.driver.now)
+        assert len(learned._reads) == reads
 
 
 class TestFailing:

@@ -158,7 +158,6 @@ class TestAgents:
     def test_only_with_a_claude_code_session(self) -> None:
         assert who(x_session_id=S1, x_claude_code_agent_id="a1").parent is None
 
-
     def test_codex_threads(self) -> None:
         main = who(session_id=S1, thread_id=S1)
         assert main == who(session_id=S1)

@@ -370,7 +370,7 @@ def test_the_sum_survives_hours_without_a_decision() -> None:
 
 
 def test_a_conversation_whose_turn_was_broken_off_is_not_about_to_come_back() -> None:
-    """Seen in the load tester: what it cancelled at the end of a run drove the next run's sessions to the other replicas."""
+    """What the load tester cancelled at the end of a run drove the next run's sessions to the other replicas."""
     driver = Driver({"e0": 1, "e1": 1})
     for number in range(4):
         ticket = driver.offer(f"c{number}")

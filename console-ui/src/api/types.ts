@@ -18,6 +18,8 @@ export interface Session {
   may_change: boolean;
   csrf: string | null;
   version: string;
+  /** Modelled seconds per second; above 1 the engine is a simulated one. */
+  speed: number;
 }
 
 export interface Warning {

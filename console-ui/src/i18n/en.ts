@@ -67,6 +67,8 @@ export const en = {
     brokenLong: (age: string) => `The connection to the warden is lost. What you see is ${age} old. Trying again…`,
     stuckLong: (age: string) => `The warden answers, but its figures have not moved for ${age}.`,
     updated: (version: string) => `The warden was updated to ${version}.`,
+    simulated: (speed: string) =>
+      `A simulation whose clock runs ${speed} times as fast: durations and rates are those of the modelled hardware, times of day are real.`,
     reload: "Reload the page",
   },
   signIn: {
@@ -158,6 +160,8 @@ export const en = {
     busiestHolds: (conversations: string, ratio: string) =>
       ` It is the home of ${conversations} live conversations that hold ${ratio} of its cache.`,
     busiestSpill: (n: string) => ` ${n} requests spilled to it from others.`,
+    busiestUnrouted: (replica: string, n: string) =>
+      `Affinity is off, so the engine chooses. By its own count ${replica} is the busiest, with ${n} running or waiting.`,
     busiestAbove: " It is above the spill threshold: its later turns go elsewhere for now.",
     quiet: "No replica has anything in flight.",
     even: (n: string) => `All replicas have ${n} in flight.`,

@@ -67,6 +67,7 @@ export const zh: Texts = {
     brokenLong: (age) => `与 Warden 的连接已断开。您看到的是 ${age}前的数据。正在重试…`,
     stuckLong: (age) => `Warden 有响应，但数据已有 ${age}没有变化。`,
     updated: (version) => `Warden 已更新到 ${version}。`,
+    simulated: (speed) => `这是模拟，其时钟快 ${speed} 倍：时长和速率属于被模拟的硬件，钟点是真实的。`,
     reload: "重新加载页面",
   },
   signIn: {
@@ -156,6 +157,7 @@ export const zh: Texts = {
     busiest: (replica, inFlight, share) => `最忙：${replica}，处理中 ${inFlight}，占全部的 ${share}。`,
     busiestHolds: (conversations, ratio) => `它是 ${conversations} 个活跃会话的归属，占其缓存的 ${ratio}。`,
     busiestSpill: (n) => `有 ${n} 个请求从其他副本溢入。`,
+    busiestUnrouted: (replica, n) => `亲和已关闭，由引擎选择。按引擎自己的计数，${replica} 最忙，运行或等待 ${n} 个。`,
     busiestAbove: "它已超过溢出阈值：后续轮次暂时去往别处。",
     quiet: "没有副本在处理请求。",
     even: (n) => `所有副本处理中均为 ${n}。`,

@@ -227,7 +227,7 @@ def make_app(
         routes=[
             *page,
             Route(METRICS_PATH, api.metrics),
-            *session.routes(sign_in),
+            *session.routes(sign_in, parts.speed if parts is not None else 1.0),
             Route("/api/events", events.stream),
             Route("/api/overview", api.overview),
             Route("/api/checks", api.checks),

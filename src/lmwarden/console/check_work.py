@@ -12,6 +12,8 @@ LEAST_REQUESTS = 20
 """Below this many a share says nothing."""
 MANY_WITHOUT_ID = 0.2
 """Share of requests without a session id from which affinity visibly suffers."""
+LEAST_RECENT_TOKENS = 10_000
+"""Of prompts in the last minute; fewer are judged with all since the start."""
 LOW_CACHED_SHARE = 0.5
 """An agent's later turns have 85 % of their prompt in the cache; first turns pull the mean down, but not so far."""
 HIGH_STICKY_RATIO = 0.8
@@ -96,13 +98,18 @@ def _context(model: ModelSnapshot) -> Iterator[Check]:
         yield ok("context", f"a context of {model.max_model_len} tokens fits the cache of each replica")
 
 
-def _held(model: ModelSnapshot) -> Iterator[Check]:
+def _overfull(model: ModelSnapshot) -> list[str]:
+    """Replicas whose live conversations have more context than the cache holds, in words."""
     capacities = _capacities(model)
-    over = [
-        f"{replica.replica} holds {replica.resident_tokens} of {capacities[str(replica.replica)]}"
+    return [
+        f"{replica.replica} holds {replica.resident_tokens:,} of {capacities[str(replica.replica)]:,}"
         for replica in model.view.replicas
         if replica.resident_tokens > capacities.get(str(replica.replica), replica.resident_tokens)
     ]
+
+
+def _held(model: ModelSnapshot) -> Iterator[Check]:
+    capacities, over = _capacities(model), _overfull(model)
     if over:
         yield warning(
             "contexts_do_not_fit",
@@ -140,15 +147,28 @@ def _prefix(model: ModelSnapshot) -> Iterator[Check]:
         return  # then nothing counts as cached
     if later_turns < LEAST_REQUESTS or not prompt_tokens:
         return
-    share = counters.prompt_tokens_cached / prompt_tokens
+    share = _recent_share(model)
+    if share is None:
+        share = counters.prompt_tokens_cached / prompt_tokens
     mostly_later = later_turns >= sum(view.decisions.values()) / 2
     stays = view.sticky_ratio is not None and view.sticky_ratio >= HIGH_STICKY_RATIO
     if share < LOW_CACHED_SHARE and mostly_later and stays:
+        if _overfull(model):
+            return  # that is why, and it is said already
         yield warning(
             "prefix_changes",
             f"conversations stay on their replica, and yet only {share:.0%} of their prompts came from the cache",
-            "something changes at the head of the prompts, or the contexts do not fit: set the clients up as lmwarden"
-            " connect says (for Claude Code CLAUDE_CODE_ATTRIBUTION_HEADER=0 and ENABLE_TOOL_SEARCH=false)",
+            "see Prefix breakers on the console for the cause; if something changes at the head of the prompts, set the"
+            " clients up as lmwarden connect says (for Claude Code CLAUDE_CODE_ATTRIBUTION_HEADER=0 and"
+            " ENABLE_TOOL_SEARCH=false)",
         )
     else:
         yield ok("prefix", f"{share:.0%} of the prompts came from the cache")
+
+
+def _recent_share(model: ModelSnapshot) -> float | None:
+    """The cached share of the last minute's prompts; None: too few to tell."""
+    prompt, cached = model.rates.prompt_tokens_per_s, model.rates.cached_tokens_per_s
+    if prompt is None or cached is None or 60 * prompt < LEAST_RECENT_TOKENS:
+        return None
+    return cached / prompt

@@ -78,6 +78,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     csrf: str | None
     """What the header ``X-CSRF-Token`` of a change must hold; null: it needs none."""
     version: str
+    speed: float
+    """Modelled seconds per second. Above 1 the engine is a simulated one, and durations and rates are modelled."""
 
 
 class SignIn:
@@ -168,11 +170,11 @@ def viewer_of(scope: Scope) -> Viewer | None:
     return viewer
 
 
-def routes(sign_in: SignIn | None) -> list[Route]:
-    """``/api/session``."""
+def routes(sign_in: SignIn | None, speed: float = 1.0) -> list[Route]:
+    """``/api/session``; ``speed``: modelled seconds per second."""
 
     async def show(request: Request) -> Response:
-        return json_answer(encode(_state(sign_in, request.scope)))
+        return json_answer(encode(_state(sign_in, request.scope, speed)))
 
     async def enter(request: Request) -> Response:
         password = text_of(await read_object(request), "password")
@@ -203,7 +205,7 @@ def routes(sign_in: SignIn | None) -> list[Route]:
     ]
 
 
-def _state(sign_in: SignIn | None, scope: Scope) -> SessionState:
+def _state(sign_in: SignIn | None, scope: Scope, speed: float) -> SessionState:
     viewer = viewer_of(scope)
     token = viewer.token if viewer is not None else None
     return SessionState(
@@ -212,6 +214,7 @@ def _state(sign_in: SignIn | None, scope: Scope) -> SessionState:
         may_change=viewer is not None if sign_in is not None else is_local(scope),
         csrf=sign_in.sessions.change_token(token) if sign_in is not None and token is not None else None,
         version=__version__,
+        speed=speed,
     )
 
 

@@ -186,6 +186,10 @@ def model_lines(snapshot: Snapshot) -> ModelLines:
     )
 
 
+FULL_KV_RATIO = 0.9
+"""Of a replica's KV cache in use by running requests: there is no room for more conversations."""
+
+
 class _Room(NamedTuple):
     held_tokens: int
     mean_context_tokens: float | None
@@ -202,7 +206,16 @@ def _room(model: ModelSnapshot) -> _Room:
     known = [capacity for capacity in capacities if capacity is not None]
     if mean is None or len(known) != len(capacities) or not known:
         return _Room(held, mean, None)
+    if any(_is_full(replica) for replica in replicas):
+        # Turns that are not answered yet hold context that nobody has counted.
+        return _Room(held, mean, 0)
     return _Room(held, mean, max(0, int((sum(known) - held) // mean)))
+
+
+def _is_full(replica: ReplicaView) -> bool:
+    """Whether the engine itself says that nothing more fits just now."""
+    sample = replica.sample
+    return sample is not None and (bool(sample.waiting) or (sample.kv_used_ratio or 0.0) > FULL_KV_RATIO)
 
 
 def _row(replica: ReplicaView, model: ModelSnapshot) -> ReplicaRow:

@@ -16,7 +16,7 @@ here, before any replica, oldest first. What a resident gives up its place for:
   ``least_turns`` in any case, so many that reading its context again stays a small part of the replica's time.
 
 Short work must not stand behind long work: what is much smaller than the usual resident (a subagent) has a queue of its
-own that goes first, until the head of the other one has lost its patience.
+own that goes first, until the head of the other one has lost its patience: then everything is kept for that one.
 
 Worked example, one replica that holds four of equal size; a, b, c, d are residents, e waits for 20 s, f for 5 s, a turn
 ends each 3 s and takes 12 s. beta = 2.5: patience = max(12, 2.5 * 2 * 3) = 15 s. The next turn of a resident, say of
@@ -41,8 +41,9 @@ from lmwarden.types import ConversationKey, RoutingRequest, Ticket
 
 BETA = {"tail": 1.0, "balanced": 2.5, "median": math.inf}
 """By ``prefer``."""
-GROWTH_TURNS = {"tail": 0.0, "balanced": 0.0, "median": 3.0}
-"""Who is let in must fit with so many turns' growth. Where residents give way to waiters anyway, a tight fit is better."""
+GROWTH_TURNS = {"tail": 0.0, "balanced": 0.0, "median": 6.0}
+"""Who is let in must fit with so many turns' growth. Where residents give way to waiters anyway, a tight fit is
+better."""
 REREAD_RATIO = 0.35
 """A resident keeps its place for so many turns that reading it again is no larger part of their time."""
 MOST_TURNS = 64
@@ -171,7 +172,7 @@ class WaitingRoom:
         """Who goes now, and where; makes room there. None: nobody."""
         heads = [next(iter(queue.values())) for queue in (self._small, self._long) if queue]
         if len(heads) == 2 and now - heads[1].since > self.patience_s:
-            heads.reverse()
+            del heads[0]  # what becomes free is kept for the other one
         for waiter in heads:
             replica = self._room_for(waiter, candidates, now)
             if replica is not None:
@@ -180,20 +181,19 @@ class WaitingRoom:
 
     def _room_for(self, waiter: Waiter, candidates: Iterable[Replica], now: float) -> Replica | None:
         shared, growth = self.learned.shared_tokens, int(self.growth_turns * self.learned.growth_tokens)
-        best: tuple[tuple[int, int, int, float], Replica, list[Place]] | None = None
+        found: list[tuple[tuple[int, int, int, float], Replica, list[Place]]] = []
         for replica in candidates:
             floor = self.places.floors[replica]
             leaving = self.places.room(floor, waiter.tokens + growth, shared, self.keep_s, now)
-            if leaving is None:
-                continue
-            rank = (floor.reading_tokens, replica.in_flight, len(leaving), -floor.free_tokens(shared))
-            if best is None or rank < best[0]:
-                best = rank, replica, leaving
-        if best is None:
+            if leaving is not None:
+                rank = (floor.reading_tokens, replica.in_flight, len(leaving), -floor.free_tokens(shared))
+                found.append((rank, replica, leaving))
+        if not found:
             return None
-        for place in best[2]:
+        _, chosen, leaving = min(found, key=lambda one: one[0])
+        for place in leaving:
             self.places.leave(place)
-        return best[1]
+        return chosen
 
     def refresh(self) -> None:
         """Derive what is not worth deriving for every request."""

@@ -8,6 +8,7 @@ traffic and a router that was just made knows little: until then the defaults be
 * *output*: what an answer really has. A client's limit is usually far above that (Claude Code asks for 32,000).
 * *shared*: cached tokens of first turns. What all conversations begin with stands once in a replica, however many
   conversations it holds.
+* *ends*: a tool call means that the next turn is about to come. Where clients do without, it shows in what follows.
 * *gaps*: from the end of a turn to the next one. They say how long an idle conversation's place is worth keeping.
 * *reading*: seconds per computed prompt token, and seconds per turn; together they price a place that is given up.
 """
@@ -48,6 +49,8 @@ class Learned:
         """Of a turn that kept its context: dispatch to end; 0: not known."""
         self.between_ends_s = 0.0
         """Between two ends of turns, anywhere; 0: not known."""
+        self._left_open = 0.0
+        self._came_back = 0.0
         self.gaps: deque[float] = deque(maxlen=GAPS)
         self._firsts: deque[int] = deque(maxlen=FIRST_TURNS)
         self._reads: deque[float] = deque(maxlen=READS)
@@ -85,6 +88,20 @@ class Learned:
         if first and usage.cached_tokens is not None:
             self._firsts.append(usage.cached_tokens)
             self.shared_tokens = sorted(self._firsts)[len(self._firsts) // 2]
+
+    def left_open(self) -> None:
+        """A turn ended in another way than by a tool call: its conversation may be over."""
+        self._left_open = (1.0 - LEARN_RATIO / 2) * self._left_open + 1.0
+        self._came_back *= 1.0 - LEARN_RATIO / 2
+
+    def came_back(self) -> None:
+        """After such an end the next turn came soon all the same."""
+        self._came_back += 1.0
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether it does so more often than not: then every end is like a tool call's."""
+        return self._came_back > 0.5 * self._left_open
 
     def grew(self, tokens: int) -> None:
         """A later turn's prompt and answer are so much larger than those of the turn before."""

@@ -139,6 +139,11 @@ class Places:
         place.tokens = tokens
         return place
 
+    def sweep(self) -> None:
+        """Replicas have changed: who was at home in one that is lost has no place any more."""
+        for place in [place for place in self.by_key.values() if not place.stands]:
+            self.leave(place)
+
     def leave(self, place: Place) -> None:
         """Give a place up. What runs in it goes on, and is not counted any more."""
         floor = self.floors[place.replica]

@@ -30,6 +30,9 @@ from typing import TypeAlias
 from lmwarden.routing.replicas import Fleet, Replica
 from lmwarden.types import ConversationKey
 
+RETURNS = ("tool_calls", "tool_use")
+"""Finish reasons after which the next turn is about to come."""
+
 UNCERTAIN_WEIGHT = 0.25
 """How much an idle conversation counts whose last turn did not end in a tool call: it may be over."""
 

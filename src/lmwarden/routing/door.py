@@ -16,10 +16,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from lmwarden.routing.admission import Waiter, WaitingRoom
+from lmwarden.routing.admission import KEEP_MAX_S, Waiter, WaitingRoom
 from lmwarden.routing.admission_demand import ENGAGE_RATIO, GAP_ENGAGE_S, KEEPING_RATIO
 from lmwarden.routing.admission_places import KEPT_LOW_RATIO
-from lmwarden.routing.conversations import Conversation, ConversationTable
+from lmwarden.routing.conversations import RETURNS, Conversation, ConversationTable
 from lmwarden.routing.explain import Choice, Why
 from lmwarden.routing.open_turn import OpenTurn
 from lmwarden.routing.replicas import Fleet, Replica
@@ -84,6 +84,9 @@ class Door:
         self._table = table
         self._router = router
         self.room = WaitingRoom(fleet, settings.prefer, settings.max_wait_s)
+        self._gaps = self.room.learned.gaps
+        self.engaged = False
+        """As the room's switch; here for the hot path."""
         self.wait_expired = 0
         self._look_at = now + LOOK_S
         self._pump_at = math.inf
@@ -97,19 +100,29 @@ class Door:
         self.room.configure(settings.prefer, settings.max_wait_s)
         return self.pump(now)
 
+    def replicas_changed(self, now: float) -> Sequence[Action]:
+        """One came, went, or is being drained."""
+        self.room.places.sweep()
+        return self.pump(now)
+
     # Requests
+
+    def came_back(self, conversation: Conversation, now: float) -> None:
+        """The next turn of a conversation that was idle."""
+        gap_s = now - conversation.last_used
+        if conversation.returns:
+            self._gaps.append(gap_s)
+        elif gap_s < KEEP_MAX_S:
+            self._gaps.append(gap_s)
+            self.room.learned.came_back()
 
     def came(
         self, ticket: Ticket, request: RoutingRequest, conversation: Conversation | None, choice: Choice, now: float
     ) -> Sequence[Action] | None:
-        """A request that could go as ``choice`` says. None: it goes; else what happens instead."""
-        room = self.room
-        if conversation is not None and conversation.turns and not conversation.in_flight:
-            room.learned.gaps.append(now - conversation.last_used)
-        if not room.thrash.engaged or choice.decision not in _HELD:
+        """While engaged, a request that could go as ``choice`` says. None: it goes; else what happens instead."""
+        room, key = self.room, request.conversation
+        if choice.decision not in _HELD or key is None:
             return None
-        key = request.conversation
-        assert key is not None
         tokens = room.learned.footprint(request, conversation)
         if room.goes_at_once(key, tokens, now):
             return None
@@ -122,8 +135,8 @@ class Door:
     def went(
         self, ticket: Ticket, request: RoutingRequest, key: ConversationKey | None, choice: Choice, now: float
     ) -> None:
-        """A request was sent."""
-        if not self.room.thrash.engaged or choice.replica is None:
+        """While engaged, a request was sent."""
+        if choice.replica is None:
             return
         conversation = None if key is None else self._table.get(key)
         tokens = self.room.learned.footprint(request, conversation)
@@ -143,11 +156,14 @@ class Door:
     ) -> None:
         """It was sent again, maybe elsewhere."""
         self.room.places.ended(ticket, returns=True, now=now)
-        self.went(ticket, request, key, choice, now)
+        if self.engaged:
+            self.went(ticket, request, key, choice, now)
 
     def learn(self, ticket: Ticket, turn: OpenTurn, usage: Usage, now: float) -> None:
         """A request ended well; called before its conversation knows."""
         room, conversation, prompt, cached = self.room, turn.conversation, usage.prompt_tokens, usage.cached_tokens
+        if conversation is not None and usage.finish_reason not in RETURNS:
+            room.learned.left_open()
         first = conversation is not None and conversation.turns == 1 and not turn.request.resumed
         room.learned.ended(turn.request, usage, first=first, now=now)
         if conversation is None or prompt is None or cached is None:
@@ -176,7 +192,9 @@ class Door:
 
     def ended(self, ticket: Ticket, returns: bool, now: float) -> Sequence[Action]:
         """A request that was sent has ended."""
-        self.room.places.ended(ticket, returns, now)
+        if not self.engaged:
+            return ()
+        self.room.places.ended(ticket, returns or self.room.learned.comes_back, now)
         return self.pump(now)
 
     # Time
@@ -196,7 +214,8 @@ class Door:
             median = self.room.beta == math.inf
             demand_ratio = self._demand_ratio(now, with_tier=not median)
             if self.room.thrash.look(demand_ratio, gap_s, len(self.room), now, though_kept=median):
-                if self.room.thrash.engaged:
+                self.engaged = self.room.thrash.engaged
+                if self.engaged:
                     self._give_places(now)
                 else:
                     actions += self.open(now)
@@ -206,7 +225,7 @@ class Door:
     def pump(self, now: float) -> list[Action]:
         """Let out whoever may go: those who have waited for too long, then those for whom there is room."""
         room, actions = self.room, []
-        while (oldest := room.oldest) is not None and now - oldest.since >= room.max_wait_s:
+        while (oldest := room.oldest) is not None and now >= oldest.since + room.max_wait_s:
             self.wait_expired += 1
             actions.append(self._let_go(oldest, None, now))
         while len(room):
@@ -235,7 +254,7 @@ class Door:
         if replica is not None and choice.binds and choice.replica is not replica:
             choice = self._elsewhere(choice, replica)
         action = self._router.send(waiter.ticket, waiter.request, choice, now)
-        if self.room.thrash.engaged and choice.replica is not None:
+        if self.engaged and choice.replica is not None:
             self.room.places.reads(waiter.ticket, choice.replica, waiter.tokens)
         return action
 
@@ -271,7 +290,8 @@ class Door:
         for key, conversation in self._table.latest():
             if conversation.last_used < since:
                 break
-            if conversation.returns and not conversation.in_flight and conversation.has_home:
+            returns = conversation.returns or self.room.learned.comes_back
+            if returns and not conversation.in_flight and conversation.has_home:
                 found.append((key, conversation))
         return found
 

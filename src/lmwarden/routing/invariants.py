@@ -58,7 +58,7 @@ def _check_room(router: Router, room: WaitingRoom, now: float) -> None:
     """The waiting room's accounts, recounted."""
     for waiter in room:
         assert waiter.ticket not in router._open, f"ticket {waiter.ticket} waits and is open"
-        assert now - waiter.since < room.max_wait_s, f"ticket {waiter.ticket} waits for longer than max_wait_s"
+        assert now < waiter.since + room.max_wait_s, f"ticket {waiter.ticket} waits for longer than max_wait_s"
     assert room.thrash.engaged or not len(room), "somebody waits while the room is not engaged"
     places = room.places
     assert len(places.by_key) == sum(len(floor.residents) for floor in places.floors.values()), "residents"

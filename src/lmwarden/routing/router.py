@@ -16,7 +16,7 @@ from itertools import islice
 
 import msgspec
 
-from lmwarden.routing.conversations import Conversation, ConversationTable
+from lmwarden.routing.conversations import RETURNS, Conversation, ConversationTable
 from lmwarden.routing.deciding import Decider
 from lmwarden.routing.door import Door
 from lmwarden.routing.engine_balancer import BalancerVersion
@@ -108,9 +108,12 @@ class Router:
             return ticket, (Refuse(ticket, choice, RETRY_AFTER_S),)
         door = self._door
         if door is not None:
-            instead = door.came(ticket, request, conversation, choice, now)
-            if instead is not None:
-                return ticket, instead
+            if conversation is not None and not conversation.in_flight:
+                door.came_back(conversation, now)
+            if door.engaged:
+                instead = door.came(ticket, request, conversation, choice, now)
+                if instead is not None:
+                    return ticket, instead
         return ticket, (self._send(ticket, request, conversation, choice, now),)
 
     def _send(
@@ -126,7 +129,7 @@ class Router:
                 conversation.opening = request.opening
             self._begin_turn(entry, conversation, now)
         self._reserve(entry)
-        if self._door is not None:
+        if self._door is not None and self._door.engaged:
             self._door.went(ticket, request, entry.key, choice, now)
         return Dispatch(ticket, choice.replica_id, choice.engine.name, choice.decision)
 
@@ -232,13 +235,13 @@ class Router:
         state.up = True
         self._became_ready(state, now)
         self._update_threshold()
-        return () if self._door is None else self._door.pump(now)
+        return () if self._door is None else self._door.replicas_changed(now)
 
     def replica_down(self, replica: ReplicaId, now: float) -> Sequence[Action]:
         """See ``RouterContract``."""
         self._fleet[replica].up = False
         self._fleet.changed()
-        return () if self._door is None else self._door.pump(now)
+        return () if self._door is None else self._door.replicas_changed(now)
 
     def drain(self, replica: ReplicaId, now: float) -> None:
         """See ``RouterContract``. Holds until ``undrain``, over restarts of the engine too."""
@@ -459,7 +462,7 @@ class Router:
             context_tokens, returns = conversation.context_tokens, conversation.returns
             if usage is not None and usage.prompt_tokens is not None:
                 context_tokens = usage.prompt_tokens + (usage.completion_tokens or 0)
-                returns = usage.finish_reason in ("tool_calls", "tool_use")
+                returns = usage.finish_reason in RETURNS
                 conversation.body_bytes = entry.request.body_bytes
             self._table.end_turn(entry.key, conversation, context_tokens, returns, now)
         return () if self._door is None else self._door.ended(ticket, returns, now)
