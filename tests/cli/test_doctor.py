@@ -82,7 +82,7 @@ async def test_all_is_well(console: MadeUp, capsys: pytest.CaptureFixture[str]) 
         (
             model(view=view(replicas=(replica(resident_tokens=99_999),))),
             "warning",
-            "e0/0 holds 99999 of 42000",
+            "e0/0 holds 99,999 of 42,000",
             "fewer agents at a time",
         ),
         (
