@@ -8,13 +8,10 @@ It holds the open tickets and the counts; what is decided, and why, is in decidi
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-
-import msgspec
 
 from lmwarden.routing.conversations import RETURNS, Conversation, ConversationTable
 from lmwarden.routing.deciding import Decider
@@ -24,6 +21,7 @@ from lmwarden.routing.explain import Choice, explanation, grounds
 from lmwarden.routing.homes import export_homes, restore_homes, take_changes
 from lmwarden.routing.open_turn import OpenTurn
 from lmwarden.routing.replicas import DEFAULT_WEIGHTS, Fleet, Replica, Weights
+from lmwarden.routing.shared_ids import split_shared
 from lmwarden.routing.view import last_used, router_view
 from lmwarden.types import (
     Action,
@@ -99,7 +97,7 @@ class Router:
     def offer(self, request: RoutingRequest, now: float) -> tuple[Ticket, Sequence[Action]]:
         """Decide, and reserve. See ``RouterContract``."""
         self._last_ticket = ticket = self._last_ticket + 1
-        request = self._split_shared(request, now)
+        request = split_shared(self._table, request, now)
         key = request.conversation
         conversation = None if key is None else self._table.get(key)
         choice = self._decide(request, conversation, now)
@@ -365,25 +363,6 @@ class Router:
 
     def _decide(self, request: RoutingRequest, conversation: Conversation | None, now: float) -> Choice | RefuseReason:
         return self._decider.decide(request, conversation, now)
-
-    def _split_shared(self, request: RoutingRequest, now: float) -> RoutingRequest:
-        """Make one conversation per opening of an id that several clients send; other requests stay as they are."""
-        if request.conversation is None or request.opening is None or request.derived or request.auxiliary:
-            return request
-        conversation = self._table.get(request.conversation)
-        if conversation is None:
-            return request
-        if not conversation.shared:
-            conversation.note_opening(request.opening)
-        if not conversation.shared or request.opening == conversation.base_opening:
-            return request
-        # The entry of the base carries the mark: it must not be forgotten before the others.
-        self._table.detach(conversation)
-        self._table.touch(request.conversation, conversation, now)
-        self._table.attach(conversation)
-        key = hashlib.blake2b(request.opening, key=request.conversation, digest_size=16).digest()
-        # Not as a fork: its prefix is where all the others' are, and that is to end.
-        return msgspec.structs.replace(request, conversation=key, resumed=False)
 
     def _reserve(self, entry: OpenTurn) -> None:
         choice = entry.choice
