@@ -1,6 +1,7 @@
 """Why the median rises with affinity under overload, and why the spill threshold does not matter.
 
     ./run python -m benchmarks.overload conservation|shape|thrash|threshold|cache|balancers [--steady]
+    ./run python -m benchmarks.overload room [--case ...]: the waiting room's table (overload_room.py)
 
 These are the runs behind docs/overload.md.
 
@@ -11,12 +12,14 @@ Virtual time; each subcommand takes some seconds. The host is the published one 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import StatisticsError, correlation, mean, pstdev
 
 import msgspec
+from benchmarks import overload_room
 from benchmarks.published_table import HARDWARE, TwoChoices
 
 from lmwarden.bench.results import LevelResult, quantile
@@ -216,6 +219,9 @@ STUDIES: dict[str, Callable[[Study], None]] = {
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["room"]:
+        overload_room.main(sys.argv[2:])
+        return
     arguments = argparse.ArgumentParser()
     arguments.add_argument("study", choices=list(STUDIES))
     arguments.add_argument("--seeds", default="1001,1002,1003,1004")

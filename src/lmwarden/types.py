@@ -276,6 +276,10 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     """It failed or stayed silent a moment ago, or has work and makes no progress: no new conversations for a while."""
     unrouted_in_flight: int = 0
     """Requests that its *engine* has from us without a rank: some of them may run here."""
+    residents: int | None = None
+    """Conversations with a place in the waiting room's books; None: there is no room. 0 while it is open."""
+    reserved_tokens: int | None = None
+    """What those places hold beyond what all conversations share; None: there is no room."""
 
 
 class RoomView(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,6 +302,13 @@ class RoomView(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that went because they had waited for ``max_wait_s``."""
     why: str
     """One plain English sentence: why it is engaged, or not."""
+    why_code: str = "open"
+    """The same for machines: ``engaged``; or it is open because of ``no_capacity`` (engines report none), ``gaps``
+    (agents pause between their turns), ``kept`` (turns find their context), or ``open``: all fit."""
+    gap_s: float | None = None
+    """The pause between two turns of a conversation that a quarter of the pauses exceeds; None: too few were seen."""
+    tier_tokens: int | None = None
+    """What the ready replicas' CPU tiers hold together, where they hold more than the caches; None: none does."""
 
 
 class RouterView(msgspec.Struct, frozen=True, kw_only=True):
@@ -426,6 +437,8 @@ class KeyIdentity(msgspec.Struct, frozen=True):
     name: str
     digest: bytes
     """Keyed hash of the key: part of the conversation key, so that two keys never share a conversation."""
+    models: frozenset[str] | None = None
+    """Names of the served models that it may use; None: all. An alias goes with its model."""
 
 
 class PrefixChange(StrEnum):

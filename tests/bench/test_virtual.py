@@ -13,11 +13,12 @@ from lmwarden.bench.errors import PlanError
 from lmwarden.bench.results import LevelResult
 from lmwarden.bench.sessions import PromptReuse, SessionSource
 from lmwarden.bench.virtual import SimulationPlan, VirtualSessions, simulate_plan
-from lmwarden.bench.workload import Forks, Leaving, Subagents, load_workload, workload_names
+from lmwarden.bench.workload import Forks, Leaving, Subagents, Workload, load_workload, workload_names
 from lmwarden.routing.baselines import PerRequestRouter, random_choice
 from lmwarden.routing.contract import RouterContract
 from lmwarden.simulation.prompts import anthropic_prompt
 from lmwarden.simulation.tokens import TokenChain, token_text
+from lmwarden.simulation.virtual import Outage
 from lmwarden.types import RoutingSettings
 
 WORKLOAD = load_workload("claude-code")
@@ -201,3 +202,35 @@ def test_preferring_the_median_only_first_turns_wait() -> None:
     row = level("on+admission", 24, seconds=400.0, warmup_s=120.0, prefer="median")
     assert row.ttfb_s.p50 is not None and row.ttfb_s.p95 is not None
     assert row.ttfb_s.p50 < 1.0 < 20.0 < row.ttfb_s.p95
+
+
+def replaced(name: str, **changes: Any) -> Workload:
+    """The shipped workload with another part of that name."""
+    part = msgspec.structs.replace(getattr(WORKLOAD, name), **changes)
+    return msgspec.structs.replace(WORKLOAD, **{name: part})
+
+
+@pytest.mark.parametrize(
+    ("sessions", "more"),
+    [
+        (24, {"told_kv_ratio": 1.2}),
+        (24, {"told_kv_ratio": 0.8}),
+        (24, {"workload": replaced("session", max_output_tokens=(20, 256))}),
+        (24, {"workload": load_workload("mixed")}),
+        (24, {"outage": Outage(rank=2, down_s=100.0, up_s=140.0)}),
+        (8, {"workload": load_workload("claude-code-subagents")}),
+        (16, {"think": "agent"}),
+    ],
+    ids=["kv+20", "kv-20", "outputs", "mixed", "lost", "fan-out", "gaps"],
+)
+def test_the_waiting_room_does_no_harm_where_it_is_wrong_or_surprised(sessions: int, more: dict[str, Any]) -> None:
+    on, room = (played(arm, sessions, **more) for arm in ("on", "on+admission"))
+    assert on.output_tokens_per_minute is not None and room.output_tokens_per_minute is not None
+    assert room.output_tokens_per_minute >= 0.95 * on.output_tokens_per_minute
+    assert room.room_wait_s.max is None or room.room_wait_s.max <= 240.0, "somebody waited beyond the hard bound"
+    assert room.failed == 0
+
+
+def played(arm: str, sessions: int, **more: Any) -> LevelResult:
+    plan: dict[str, Any] = {"workload": WORKLOAD, "seconds": 200.0, "warmup_s": 30.0, **more}
+    return simulate_plan(SimulationPlan(levels=[sessions], arms=[arm], seeds=[1], **plan))[0]

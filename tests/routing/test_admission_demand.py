@@ -17,7 +17,7 @@ def look(thrash: Thrash, demand: float, *, seconds: int, since: float = 100.0, *
     return None
 
 
-@pytest.mark.parametrize(("demand", "at"), [(1.1, None), (1.15, None), (1.16, 103.0)])
+@pytest.mark.parametrize(("demand", "at"), [(1.1, None), (1.18, None), (1.19, 103.0)])
 def test_demand_must_stand_above_a_level(demand: float, at: float | None) -> None:
     assert look(Thrash(), demand, seconds=10) == at
 
@@ -44,8 +44,8 @@ class TestEvidence:
         return thrash
 
     def test_losing_engages_earlier(self) -> None:
-        assert look(self.shown(lost=4, kept=3), 1.12, seconds=10) == 103.0
-        assert look(self.shown(lost=3, kept=3), 1.12, seconds=10) is None
+        assert look(self.shown(lost=4, kept=3), 1.15, seconds=10) == 103.0
+        assert look(self.shown(lost=3, kept=3), 1.15, seconds=10) is None
 
     def test_keeping_does_not_engage_whatever_the_demand(self) -> None:
         assert look(self.shown(lost=1, kept=5), 3.0, seconds=10) is None

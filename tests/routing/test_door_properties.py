@@ -1,20 +1,62 @@
 """Any order of events with the waiting room on: nobody starves, and its accounts always balance.
 
 The driver checks the invariants after each event: reserved tokens are the sum over residents, nobody waits for longer
-than ``max_wait_s``, and a request that waits is not in flight.
+than ``max_wait_s``, and a request that waits is not in flight. At the end all events are told to a second router, which
+must answer the same, and when everybody has left, the room is open and empty.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from tests.routing.driver import Driver
 
+from lmwarden.routing.admission import KEEP_MAX_S
+from lmwarden.routing.admission_demand import STAY_S
+from lmwarden.routing.router import Router
 from lmwarden.types import Action, Dispatch, Outcome, ReplicaId, RoutingSettings, Ticket
 
 MAX_WAIT_S = 60.0
 names = st.sampled_from([f"c{number}" for number in range(16)])
+EVENTS = (
+    "offer",
+    "failed_before_response",
+    "first_byte",
+    "finished",
+    "cancelled",
+    "observe",
+    "replica_up",
+    "replica_down",
+    "drain",
+    "undrain",
+    "configure",
+    "tick",
+    "view",
+)
+"""``view`` too: what has expired by then is taken out."""
+
+
+class Recorded:
+    """A router that keeps what it was told, and what it answered."""
+
+    def __init__(self, router: Router) -> None:
+        self.router = router
+        self.events: list[tuple[str, tuple[Any, ...], str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.router, name)
+        if name not in EVENTS:
+            return found
+        return lambda *arguments: self._told(name, found, arguments)
+
+    def _told(self, name: str, event: Callable[..., object], arguments: tuple[Any, ...]) -> object:
+        answer = event(*arguments)
+        self.events.append((name, arguments, repr(answer)))
+        return answer
 
 
 class RoomMachine(RuleBasedStateMachine):
@@ -23,7 +65,10 @@ class RoomMachine(RuleBasedStateMachine):
     @initialize(prefer=st.sampled_from(["balanced", "median", "tail"]), ranks=st.sampled_from([1, 2]))
     def start(self, prefer: str, ranks: int) -> None:
         self.prefer = prefer
-        self.driver = Driver({"e0": ranks} if ranks == 2 else {"e0": 1, "e1": 1}, settings=self.settings("auto"))
+        self.first_settings = self.settings("auto")
+        self.engines = {"e0": ranks} if ranks == 2 else {"e0": 1, "e1": 1}
+        self.recorded = Recorded(self.router())
+        self.driver = Driver(self.engines, router=self.recorded)  # type: ignore[arg-type]
         self.open: list[Ticket] = []
         self.waiting: set[Ticket] = set()
         for _ in range(2):  # so that the room knows sizes and gaps, and more is in use than fits
@@ -34,6 +79,9 @@ class RoomMachine(RuleBasedStateMachine):
         self.later(4.0)
         assert self.driver.view.room is not None
         assert self.driver.view.room.engaged
+
+    def router(self) -> Router:
+        return Router(self.first_settings, engines=self.engines)
 
     def settings(self, admission: str) -> RoutingSettings:
         return RoutingSettings(admission=admission, prefer=self.prefer, max_wait_s=MAX_WAIT_S, live_s=120.0)
@@ -162,6 +210,13 @@ class RoomMachine(RuleBasedStateMachine):
         while self.open:
             self.driver.cancel(self.open.pop())
         assert set(self.driver.in_flight().values()) == {0}
+        self.later(STAY_S + 2 * KEEP_MAX_S)
+        room = self.driver.view.room
+        if room is not None:
+            assert (room.engaged, room.residents, room.reserved_tokens) == (False, 0, 0), "somebody left a place behind"
+        again = self.router()
+        for name, arguments, answer in self.recorded.events:
+            assert repr(getattr(again, name)(*arguments)) == answer, "the same events, another decision"
 
 
 RoomMachine.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -16,6 +16,7 @@ from lmwarden.simulation.hardware import load_profile
 from lmwarden.simulation.options import SimulatedEngineOptions, scheduler_limits
 from lmwarden.simulation.virtual import (
     ENGINE,
+    Outage,
     VirtualHost,
     VirtualLevel,
     VirtualOptions,
@@ -411,3 +412,29 @@ def test_in_the_open_loop_sessions_start_when_they_come() -> None:
     result = host.play(Workload(), VirtualLevel(starts_s=iter([1.0, 1.5, 2.0]), seconds=60.0))
     assert [record.sent_s for record in result.records if record.turn == 0] == [101.0, 101.5, 102.0]
     assert len(result.sessions) == 3
+
+
+def test_a_rank_that_dies_loses_what_ran_and_is_back_empty() -> None:
+    """Its clients' answers broke off: they send their turns again, and where it was is read again."""
+    options = VirtualOptions(hardware=CARD, limits=scheduler_limits(SimulatedEngineOptions(), CARD))
+    router = our_router()
+    host = VirtualHost(router, ApiServers("0.26", 4, 4), options)
+    result = host.play(
+        Workload(), VirtualLevel(sessions=8, seconds=90.0, outage=Outage(rank=1, down_s=30.0, up_s=40.0))
+    )
+    there = [record for record in result.records if record.replica == (ENGINE, 1)]
+    assert not any(record.dispatched_s and 30.0 <= record.dispatched_s < 40.0 for record in there)
+    assert not any(record.dispatched_s and record.dispatched_s < 30.0 <= (record.ended_s or 90.0) for record in there)
+    assert any(record.dispatched_s and record.dispatched_s >= 40.0 for record in there)
+    again = [r for r in result.records if r.dispatched_s == 30.0 and r.sent_s < 30.0 and r.turn]
+    assert again, "nobody had to send a turn again"
+    assert all(r.decision is Decision.REHOMED and r.cached_tokens < 4_000 and r.ended_s for r in again)
+    assert router.view(90.0).in_flight == 0
+
+
+def test_the_router_may_be_told_another_capacity_than_there_is() -> None:
+    limits = scheduler_limits(SimulatedEngineOptions(), CARD)
+    told = VirtualOptions(hardware=CARD, limits=limits, told_kv_ratio=0.5)
+    router = our_router()
+    VirtualHost(router, ApiServers("0.26", 4, 4), told)
+    assert {row.capacity.kv_cache_tokens for row in router.view(0.0).replicas} == {limits.num_blocks * 16 // 2}

@@ -41,6 +41,7 @@ from lmwarden.simulation.scheduler import SchedulerCounters
 from lmwarden.simulation.tokens import text_tokens
 from lmwarden.simulation.virtual import (
     ENGINE,
+    Outage,
     VirtualHost,
     VirtualLevel,
     VirtualOptions,
@@ -98,6 +99,10 @@ class SimulationPlan:
     prompt_reuse: PromptReuse = PromptReuse.NONE
     network_s: float = NETWORK_S
     """Added to each request on its way in."""
+    told_kv_ratio: float = 1.0
+    """The router is told so many times the true KV capacity."""
+    outage: Outage | None = None
+    """A rank that dies and comes back, in every cell."""
     make_router: MakeRouter = Router
 
 
@@ -139,6 +144,7 @@ class SimulationRun:
             limits=scheduler_limits(options, profile),
             replicas=plan.replicas,
             network_s=plan.network_s,
+            told_kv_ratio=plan.told_kv_ratio,
         )
         if plan.prompt_reuse is PromptReuse.NONE:
             pairs = [(level, arm) for level in plan.levels for arm in plan.arms]
@@ -175,6 +181,7 @@ class SimulationRun:
             starts_s=starts_s if cell.open_loop else None,
             seconds=plan.seconds,
             warmup_s=plan.warmup_s,
+            outage=plan.outage,
         )
         return self._host(cell).play(workload, level)
 

@@ -11,9 +11,14 @@ here, before any replica, oldest first. What a resident gives up its place for:
 
       patience = max(one turn, beta * waiters * time between two ends of turns),  at most max_wait_s
 
-  ``beta`` is the operator's ``prefer``. Around 1 everybody waits the mean; from 2.5 on more than half of the turns do
-  not wait at all and the others wait longer; without bound only the first turns wait. A resident keeps its place for
-  ``least_turns`` in any case, so many that reading its context again stays a small part of the replica's time.
+  ``beta`` is the operator's ``prefer``. In a steady state about 1 / beta of the turns wait, each for its patience:
+  around 1 everybody waits the mean; from 2.5 on more than half of the turns do not wait at all and the others wait
+  longer; without bound only the first turns wait. A resident keeps its place for ``least_turns`` in any case, so many
+  that reading its context again stays a small part of the replica's time.
+
+Who has waited before gives way last: a place is kept for one turn more for each wait of its conversation, so that a
+session of six turns waits three times (for its turns 1, 2 and 4) and not five. A waiter that is late by a tenth of its
+patience takes one of these turns back, so that this only chooses among those who could give way.
 
 Short work must not stand behind long work: what is much smaller than the usual resident (a subagent) has a queue of its
 own that goes first, until the head of the other one has lost its patience: then everything is kept for that one.
@@ -39,16 +44,25 @@ from lmwarden.routing.admission_places import Place, Places
 from lmwarden.routing.replicas import Replica
 from lmwarden.types import ConversationKey, RoutingRequest, Ticket
 
-BETA = {"tail": 1.0, "balanced": 2.65, "median": math.inf}
-"""By ``prefer``. 2.65 was chosen in virtual time on seeds 1 to 6: with less the output gains less, with more the p95 at
-24 sessions comes up to that of vLLM's balancer."""
+BETA = {"tail": 1.0, "balanced": 2.8, "median": math.inf}
+"""By ``prefer``. 2.8 was chosen in virtual time on seeds 1 to 6: with less the output gains less, with more the p95 at
+24 sessions exceeds that of vLLM's balancer."""
 GROWTH_TURNS = {"tail": 0.0, "balanced": 0.0, "median": 6.0}
-"""Who is let in must fit with so many turns' growth. Where residents give way to waiters anyway, a tight fit is
-better."""
-REREAD_RATIO = 0.35
+"""Who is let in must fit with so many turns' growth, or with that of the turns for which it keeps its place in any
+case. Where residents give way to waiters anyway, a tight fit is better."""
+MOST_GROWTH_TURNS = 6.0
+"""Bound of that."""
+REREAD_RATIO = 0.2
 """A resident keeps its place for so many turns that reading it again is no larger part of their time."""
 MOST_TURNS = 64
 """Bound of that number."""
+LATE_RATIO = 0.1
+"""Of its patience: so much later, a waiter takes a turn from those who have waited before."""
+LONG_WAIT_TURNS = 2.0
+"""Only where waits are longer than so many turns those who have waited before are favoured: there it makes sessions more
+alike, with shorter ones it makes the longest waits longer."""
+MOST_WAITS = 4
+"""So many waits of a conversation count, however long it goes on."""
 SMALL_RATIO = 0.25
 """Of the mean resident: what is smaller has a queue of its own."""
 KEEP_GAPS_RATIO = 1.5
@@ -141,10 +155,12 @@ class WaitingRoom:
         return False
 
     def _grow(self, place: Place, tokens: int, now: float) -> bool:
-        """Make its place so large, if it fits."""
+        """Make its place so large, if it fits; by one turn's growth beyond that if it is kept because of waits."""
         floor = self.places.floors[place.replica]
+        kept = place.turns < self._kept_turns(place)
+        more = tokens - place.tokens - (int(self.learned.growth_tokens) if kept else 0)
         place.in_flight += 1  # it does not make room for itself
-        leaving = self.places.room(floor, tokens - place.tokens, self.learned.shared_tokens, self.keep_s, now)
+        leaving = self.places.room(floor, more, self.learned.shared_tokens, self.keep_s, now)
         place.in_flight -= 1
         if leaving is None and len(floor.residents) > 1:
             return False
@@ -154,20 +170,25 @@ class WaitingRoom:
         return True
 
     def _must_give_way(self, place: Place, now: float) -> bool:
-        if not len(self) or place.turns < self.least_turns(place.tokens):
+        if not self._long or place.turns < self.least_turns(place.tokens):
             return False
         between_s, patience_s = self.learned.between_ends_s, self.patience_s
-        return any(
-            now - waiter.since + ahead * between_s > patience_s
-            for ahead, waiter in enumerate(self._long.values(), start=1)
-        )
+        wait_s = max(now - waiter.since + turn * between_s for turn, waiter in enumerate(self._long.values(), start=1))
+        if wait_s <= patience_s:
+            return False
+        late = (wait_s - patience_s) / (LATE_RATIO * patience_s) if patience_s else math.inf
+        return place.turns >= self._kept_turns(place) - max(0.0, late - 1.0)
+
+    def _kept_turns(self, place: Place) -> int:
+        """For so many turns a place is kept because its conversation has waited before."""
+        return min(MOST_WAITS, place.waits) if self.patience_s > LONG_WAIT_TURNS * self.learned.turn_s else 0
 
     def least_turns(self, tokens: int) -> int:
         """So many turns a place of that size is kept: what reading it again costs, over a turn's time."""
         if not self.learned.turn_s:
             return 1
         cost = self.learned.reading_s(tokens) / (REREAD_RATIO * self.learned.turn_s)
-        return min(MOST_TURNS, max(1, math.ceil(cost)))
+        return min(MOST_TURNS, max(1, int(cost)))
 
     def next(self, candidates: Iterable[Replica], now: float) -> tuple[Waiter, Replica] | None:
         """Who goes now, and where; makes room there. None: nobody."""
@@ -181,7 +202,9 @@ class WaitingRoom:
         return None
 
     def _room_for(self, waiter: Waiter, candidates: Iterable[Replica], now: float) -> Replica | None:
-        shared, growth = self.learned.shared_tokens, int(self.growth_turns * self.learned.growth_tokens)
+        shared = self.learned.shared_tokens
+        growth_turns = max(self.growth_turns, min(MOST_GROWTH_TURNS, self.least_turns(waiter.tokens) - 1))
+        growth = int(growth_turns * self.learned.growth_tokens)
         found: list[tuple[tuple[int, int, int, float], Replica, list[Place]]] = []
         for replica in candidates:
             floor = self.places.floors[replica]

@@ -16,8 +16,8 @@ from collections import deque
 
 from lmwarden.routing.admission_places import KEPT_LOW_RATIO
 
-ENGAGE_RATIO = 1.15
-ENGAGE_LOSING_RATIO = 1.1
+ENGAGE_RATIO = 1.18
+ENGAGE_LOSING_RATIO = 1.13
 DISENGAGE_RATIO = 1.0
 HOLD_S = 3.0
 """So long demand must stand before the room engages."""

@@ -20,8 +20,9 @@ from collections.abc import Iterable
 from lmwarden.routing.replicas import Replica
 from lmwarden.types import ConversationKey, Ticket
 
-SCALE = 1.05
-"""To begin with: a little above 1, because not everybody's turn is at its end at once."""
+SCALE = 1.02
+"""To begin with: a little above 1, because not everybody's turn is at its end at once. With 1.05 the engine preempts
+some turns for want of room, and reads them again."""
 SCALE_MIN, SCALE_MAX = 0.5, 1.25
 LOWER_RATIO = 0.93
 LOWER_EVERY_S = 10.0
@@ -36,7 +37,7 @@ KEPT_LOW_RATIO = 0.7
 class Place:
     """One resident."""
 
-    __slots__ = ("epoch", "idle_since", "in_flight", "key", "replica", "returns", "tokens", "turns")
+    __slots__ = ("epoch", "idle_since", "in_flight", "key", "replica", "returns", "tokens", "turns", "waits")
 
     def __init__(self, key: ConversationKey, replica: Replica) -> None:
         self.key = key
@@ -47,6 +48,8 @@ class Place:
         self.idle_since = -math.inf
         self.turns = 0
         """Since it got the place."""
+        self.waits = 0
+        """How often its conversation has waited for one."""
         self.returns = True
         """Its last turn ended in a tool call."""
 

@@ -75,6 +75,7 @@ class Conversation:
         "shared",
         "spilled",
         "turns",
+        "waits",
     )
 
     def __init__(self, last_used: float, order: Order) -> None:
@@ -92,6 +93,8 @@ class Conversation:
         self.in_flight = 0
         """Its requests in flight, anywhere."""
         self.turns = 0
+        self.waits = 0
+        """How often it waited for a place (admission.py)."""
         self.context_tokens = 0
         """Prompt and completion of its last finished turn: what its home holds for it."""
         self.body_bytes = 0

@@ -101,9 +101,15 @@ class Door:
         return self.pump(now)
 
     def replicas_changed(self, now: float) -> Sequence[Action]:
-        """One came, went, or is being drained."""
+        """One came or went. Where none is left, whoever waits is refused at once, as are those who come."""
         self.room.places.sweep()
-        return self.pump(now)
+        return self.pump(now) if self._fleet.ready else self.open(now)
+
+    def replicas_will_change(self, now: float) -> None:
+        """One is being drained, or is back: nobody is let out in this call, but with the next tick, which is due."""
+        self.room.places.sweep()
+        if len(self.room):
+            self._pump_at = now
 
     # Requests
 
@@ -255,8 +261,16 @@ class Door:
             choice = self._elsewhere(choice, replica)
         action = self._router.send(waiter.ticket, waiter.request, choice, now)
         if self.engaged and choice.replica is not None:
-            self.room.places.reads(waiter.ticket, choice.replica, waiter.tokens)
+            self._seated(waiter, choice.replica)
         return action
+
+    def _seated(self, waiter: Waiter, replica: Replica) -> None:
+        places, conversation = self.room.places, self._table.get(waiter.key)
+        places.reads(waiter.ticket, replica, waiter.tokens)
+        place = places.riding(waiter.ticket)
+        if place is not None and conversation is not None:
+            conversation.waits += 1
+            place.waits = conversation.waits
 
     def _elsewhere(self, choice: Choice, replica: Replica) -> Choice:
         new = choice.decision is Decision.PLACED
@@ -322,21 +336,44 @@ class Door:
             demand_ratio=room.thrash.demand_ratio,
             wait_expired=self.wait_expired,
             why=self._why(),
+            why_code=self._why_code(),
+            gap_s=room.learned.gap_quantile_s(0.75),
+            tier_tokens=self._tier_tokens(),
         )
 
-    def _why(self) -> str:
+    def _tier_tokens(self) -> int | None:
+        shared, tiers = self.room.learned.shared_tokens, 0
+        for replica in self._fleet.ready:
+            floor = self.room.places.floors[replica]
+            if floor.kept_tokens(shared) > floor.capacity_tokens(shared):
+                tiers += replica.capacity.cpu_cache_tokens or 0
+        return tiers or None
+
+    def _why_code(self) -> str:
         thrash, gap_s = self.room.thrash, self.room.learned.gap_quantile_s(0.75)
-        demand = f"the conversations in use need {thrash.demand_ratio:.2f} times what the replicas hold"
         if thrash.engaged:
-            return f"Engaged: {demand}; so many run as keep their context, and the others wait."
+            return "engaged"
         if not any(floor.replica.capacity.kv_cache_tokens for floor in self.room.places.floors.values()):
-            return "Open: the engines report no KV capacity."
-        if thrash.demand_ratio > ENGAGE_RATIO and gap_s is not None and gap_s > GAP_ENGAGE_S:
-            return (
-                f"Open: {demand}, but agents pause between their turns (a quarter of the pauses exceeds {gap_s:.1f} s)."
-            )
-        if thrash.demand_ratio > ENGAGE_RATIO and thrash.lost_ratio is not None and thrash.lost_ratio <= KEEPING_RATIO:
-            return f"Open: {demand}, but they find their context there."
+            return "no_capacity"
+        if thrash.demand_ratio > ENGAGE_RATIO:
+            if gap_s is not None and gap_s > GAP_ENGAGE_S:
+                return "gaps"
+            if thrash.lost_ratio is not None and thrash.lost_ratio <= KEEPING_RATIO:
+                return "kept"
+        return "open"
+
+    def _why(self) -> str:
+        demand = f"the conversations in use need {self.room.thrash.demand_ratio:.2f} times what the replicas hold"
+        match self._why_code():
+            case "engaged":
+                return f"Engaged: {demand}; so many run as keep their context, and the others wait."
+            case "no_capacity":
+                return "Open: the engines report no KV capacity."
+            case "gaps":
+                pauses = f"a quarter of the pauses exceeds {self.room.learned.gap_quantile_s(0.75):.1f} s"
+                return f"Open: {demand}, but agents pause between their turns ({pauses})."
+            case "kept":
+                return f"Open: {demand}, but they find their context there."
         return f"Open: {demand}."
 
     def explain(self, ticket: Ticket, threshold: int) -> Explanation:

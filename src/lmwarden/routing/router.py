@@ -245,12 +245,16 @@ class Router:
         """See ``RouterContract``. Holds until ``undrain``, over restarts of the engine too."""
         self._fleet[replica].draining = True
         self._fleet.changed()
+        if self._door is not None:
+            self._door.replicas_will_change(now)
 
     def undrain(self, replica: ReplicaId, now: float) -> None:
         """See ``RouterContract``."""
         state = self._fleet[replica]
         state.draining = False
         self._became_ready(state, now)
+        if self._door is not None:
+            self._door.replicas_will_change(now)
 
     def _became_ready(self, state: Replica, now: float) -> None:
         self._fleet.changed()
@@ -317,6 +321,7 @@ class Router:
             refused=self._refused,
             conversations=len(self._table),
             room=None if self._door is None else self._door.view(now),
+            places=None if self._door is None else self._door.room.places,
         )
 
     def explain(self, ticket: Ticket) -> Explanation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from lmwarden.routing.admission_places import Floor, Places
 from lmwarden.routing.conversations import Conversation, ConversationTable
 from lmwarden.routing.replicas import Fleet, Replica
 from lmwarden.types import (
@@ -28,8 +29,14 @@ def router_view(
     refused: int,
     conversations: int,
     room: RoomView | None = None,
+    places: Places | None = None,
 ) -> RouterView:
-    """The router at ``now``. ``threshold``: what it is and where it comes from; the rest as ``RouterView`` has it."""
+    """The router at ``now``.
+
+    Args:
+        threshold: What it is and where it comes from.
+        places: Of the waiting room, if there is one. The rest as ``RouterView`` has it.
+    """
     counts = {decision: decisions.get(decision, 0) for decision in Decision}
     again = sum(counts[word] for word in (Decision.STICKY, Decision.SPILLED, Decision.REHOMED))
     balancer = None
@@ -45,14 +52,16 @@ def router_view(
         refused=refused,
         sticky_ratio=counts[Decision.STICKY] / again if again else None,
         conversations=conversations,
-        replicas=tuple(replica_view(replica, now) for replica in fleet),
+        replicas=tuple(
+            replica_view(replica, now, None if places is None else places.floors[replica]) for replica in fleet
+        ),
         balancer=balancer,
         room=room,
     )
 
 
-def replica_view(replica: Replica, now: float) -> ReplicaView:
-    """The replica at ``now``."""
+def replica_view(replica: Replica, now: float, floor: Floor | None) -> ReplicaView:
+    """The replica at ``now``, with its places in the waiting room."""
     return ReplicaView(
         replica=replica.id,
         state=replica.state,
@@ -69,6 +78,8 @@ def replica_view(replica: Replica, now: float) -> ReplicaView:
         sample=replica.sample,
         suspect=replica.is_suspect(now),
         unrouted_in_flight=replica.engine.unrouted_in_flight,
+        residents=None if floor is None else len(floor.residents),
+        reserved_tokens=None if floor is None else floor.tokens,
     )
 
 

@@ -57,6 +57,17 @@ class VirtualOptions(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int = 4
     network_s: float = 0.0
     """Added to every request on its way to the router: network, HTTP, gateway."""
+    told_kv_ratio: float = 1.0
+    """The router is told so many times the true KV capacity, as by an engine that reports it wrongly."""
+
+
+class Outage(NamedTuple):
+    """One rank's engine dies and comes back empty; clients whose answers broke off send their turns again at once."""
+
+    rank: int
+    down_s: float
+    up_s: float
+    """Seconds from the level's beginning."""
 
 
 class VirtualLevel(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +81,8 @@ class VirtualLevel(msgspec.Struct, frozen=True, kw_only=True):
     """Length of the measured window."""
     warmup_s: float = 0.0
     """Time before it."""
+    outage: Outage | None = None
+    """Only for arms in which the router names the rank: a lost rank takes nothing more."""
 
 
 class VirtualSessionRecord(NamedTuple):
@@ -119,13 +132,13 @@ class VirtualHost:
         self._open: dict[Ticket, Conversation] = {}
         self._tickets: dict[EngineRequest, Ticket] = {}
         self._running: dict[EngineRequest, VirtualRecord] = {}
-        capacity = ReplicaCapacity(
-            kv_cache_tokens=options.limits.num_blocks * options.limits.block_size,
+        self._capacity = ReplicaCapacity(
+            kv_cache_tokens=int(options.told_kv_ratio * options.limits.num_blocks * options.limits.block_size),
             max_num_seqs=options.limits.max_num_seqs,
             cpu_cache_tokens=options.limits.host_blocks * options.limits.block_size or None,
         )
         for rank in range(options.replicas):
-            self._carry_out(router.replica_up(ReplicaId(ENGINE, rank), capacity, "virtual", 0.0), 0.0)
+            self._came_up(rank, "virtual", 0.0)
 
     def play(self, workload: VirtualWorkload, level: VirtualLevel) -> VirtualRun:
         """Let ``level.sessions`` agents work for ``warmup_s + seconds`` of virtual time, then leave.
@@ -143,6 +156,10 @@ class VirtualHost:
         end_s = self._window_start_s + level.seconds
         self._at(self._window_start_s, self._begin_window)
         self._at(begin_s, self._scrape)
+        if level.outage is not None:
+            rank, down_s, up_s = level.outage
+            self._at(begin_s + down_s, lambda now: self._died(rank, now))
+            self._at(begin_s + up_s, lambda now: self._came_up(rank, f"virtual {now}", now))
         self._closed_loop = level.starts_s is None
         if level.starts_s is not None:
             self._let_arrive(level.starts_s, begin_s)
@@ -313,6 +330,21 @@ class VirtualHost:
         del self._open[ticket]
 
     # -- engine ----------------------------------------------------------------------------------------
+
+    def _came_up(self, rank: int, boot_id: str, now: float) -> None:
+        self._carry_out(self.router.replica_up(ReplicaId(ENGINE, rank), self._capacity, boot_id, now), now)
+
+    def _died(self, rank: int, now: float) -> None:
+        self._carry_out(self.router.replica_down(ReplicaId(ENGINE, rank), now), now)
+        for request in [request for request in self._running if request.rank == rank]:
+            ticket, record = self._tickets.pop(request), self._running.pop(request)
+            client = self._open.pop(ticket)
+            self._engine.abort(request)
+            client.request = EngineRequest(request.hashes, request.prompt_tokens, request.output_tokens, tag=client)
+            record.dispatched_s = record.first_token_s = None
+            self._carry_out(self.router.finished(ticket, Outcome.FAILED, None, now), now)
+            self._offer_later(client, now)
+        self._engine.scheduler(rank).pool.reset()
 
     def _milestone(self, progress: Progress) -> None:
         """A request got its first or its last token."""
