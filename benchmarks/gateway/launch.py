@@ -21,7 +21,7 @@ from pathlib import Path
 import uvloop
 
 from lmwarden.access.keys import Authenticator, KeyStore, digest_of
-from lmwarden.config import StorageConfig
+from lmwarden.config import Flag, load_storage
 from lmwarden.gateway import Gateway, ServedModel
 from lmwarden.gateway.prefix_watch import PrefixWatch
 from lmwarden.ledger.ledger import Ledger
@@ -69,10 +69,11 @@ async def serve(arguments: argparse.Namespace, folder: Path) -> None:
     """Run until SIGTERM."""
     ledger = None
     if arguments.ledger is not None:
-        ledger = Ledger(arguments.ledger, StorageConfig(dir=str(arguments.ledger)))
+        storage, _ = load_storage(None, [Flag("--ledger", ("storage", "dir"), str(arguments.ledger))])
+        ledger = Ledger(arguments.ledger, storage)
         ledger.start()
     rows = Rows(ledger)
-    router = Router(RoutingSettings(), engines={"e0": RANKS})
+    router = Router(RoutingSettings(admission="auto"), engines={"e0": RANKS})
     for rank in range(RANKS):
         capacity = ReplicaCapacity(kv_cache_tokens=1_000_000, max_num_seqs=40_000)
         router.replica_up(ReplicaId("e0", rank), capacity, "boot", time.monotonic())

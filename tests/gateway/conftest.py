@@ -75,6 +75,8 @@ class ScriptedRouter:
         """What a decision was made on, where a test says it."""
         self.deadline: float | None = None
         self.at_tick: list[Action] = []
+        self.also: list[Action] = []
+        """For others, with the next offer."""
 
     def _first(self, request: RoutingRequest) -> ReplicaId:
         if request.engine is not None:
@@ -90,7 +92,14 @@ class ScriptedRouter:
             self.ends[ticket] = (Outcome.REFUSED, None)
             return ticket, (Refuse(ticket, choice, 7),)
         self.open[ticket] = request
-        return ticket, () if choice is None else (self.dispatch(ticket, choice),)
+        also, self.also = self.also, []
+        return ticket, (*also, *(() if choice is None else (self.dispatch(ticket, choice),)))
+
+    def refuse(self, ticket: Ticket, reason: RefuseReason) -> tuple[Refuse]:
+        """Refuse one that waits."""
+        del self.open[ticket]
+        self.ends[ticket] = (Outcome.REFUSED, None)
+        return (Refuse(ticket, reason, 7),)
 
     def dispatch(self, ticket: Ticket, choice: ReplicaId | str) -> Dispatch:
         if isinstance(choice, ReplicaId):
@@ -294,6 +303,10 @@ class Client:
 
     def leave(self) -> None:
         self._writer.close()
+
+    def finish_sending(self) -> None:
+        """Close one side: no more comes from here."""
+        self._writer.write_eof()
 
     async def closed(self) -> None:
         self._writer.close()

@@ -123,6 +123,33 @@ BAD = {
     "a bad chunk size": b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n0\r\n\r\n",
     "a chunk that is too long": b"Transfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n0\r\n\r\n",
     "two hosts": b"Host: h\r\nContent-Length: 0\r\n\r\n",
+    "a folded framing": b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
+    "a bare LF in the head": b"X-A: b\nContent-Length: 0\r\n\r\n",
+    "a bare LF at the end of the head": b"Content-Length: 0\r\n\n",
+    "a framing behind a vertical tab": b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+    "a framing in a name with a space": b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+    "a line that begins with a space": b" Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked and identity": b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "an empty framing": b"Transfer-Encoding:\r\n\r\n",
+    "an empty length": b"Content-Length:\r\n\r\n",
+    "a length in hex": b"Content-Length: 0x5\r\n\r\nhello",
+    "a length with a space in it": b"Content-Length: 5 5\r\n\r\nhello",
+    "a chunk size with a sign": b"Transfer-Encoding: chunked\r\n\r\n+5\r\nhello\r\n0\r\n\r\n",
+    "a chunk size in 0x": b"Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n",
+    "a chunk size behind a space": b"Transfer-Encoding: chunked\r\n\r\n 5\r\nhello\r\n0\r\n\r\n",
+    "a chunk size before a space": b"Transfer-Encoding: chunked\r\n\r\n5 \r\nhello\r\n0\r\n\r\n",
+    "a chunk size of 2**64": b"Transfer-Encoding: chunked\r\n\r\n10000000000000000\r\nhello\r\n0\r\n\r\n",
+    "an empty chunk size": b"Transfer-Encoding: chunked\r\n\r\n\r\nhello\r\n0\r\n\r\n",
+    "a bare LF behind a chunk size": b"Transfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n",
+    "a bare LF in a chunk extension": b"Transfer-Encoding: chunked\r\n\r\n5;a\nhello\r\n0\r\n\r\n",
+    "a bare CR in a chunk extension": b"Transfer-Encoding: chunked\r\n\r\n5;a\rb\r\nhello\r\n0\r\n\r\n",
+    "a NUL in a chunk extension": b"Transfer-Encoding: chunked\r\n\r\n5;\0\r\nhello\r\n0\r\n\r\n",
+    "a bare LF behind a chunk": b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\n0\r\n\r\n",
+    "no line end behind a chunk": b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello0\r\n\r\n",
+    "a length among the trailers": b"Transfer-Encoding: chunked\r\n\r\n0\r\nContent-Length: 5\r\n\r\n",
+    "a framing among the trailers": b"Transfer-Encoding: chunked\r\n\r\n0\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "a folded trailer": b"Transfer-Encoding: chunked\r\n\r\n0\r\nX-T: a\r\n b\r\n\r\n",
+    "a trailer with a bare LF": b"Transfer-Encoding: chunked\r\n\r\n0\r\nX-T: a\nX-U: b\r\n\r\n",
 }
 
 
@@ -277,22 +304,6 @@ async def test_a_refused_request_with_a_large_body_gets_its_answer(make_scene: S
         await asyncio.gather(sending, return_exceptions=True)
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "zstd", "br", "foo"])
-async def test_compressed_bodies_are_415(make_scene: SceneMaker, encoding: str) -> None:
-    async with make_scene() as scene:
-        response = await scene.ask(post("/v1/messages", b"\x1f\x8b", f"Content-Encoding: {encoding}"))
-        assert response.status == 415
-        assert response.json()["error"]["type"] == "invalid_request_error"
-        assert scene.engine.seen == []
-
-
-@pytest.mark.parametrize("second", ["gzip", "identity"])
-async def test_two_content_encodings_are_415(make_scene: SceneMaker, second: str) -> None:
-    async with make_scene() as scene:
-        lines = ("Content-Encoding: identity", f"Content-Encoding: {second}")
-        assert (await scene.ask(post("/v1/messages", chat(), *lines))).status == 415
-
-
 OWN = ["127.0.0.1", "127.0.0.1:8080", "localhost:8080", "LocalHost", "[::1]:8080", "192.168.1.7:80", "a.localhost"]
 
 
@@ -414,12 +425,13 @@ async def test_a_client_that_leaves_while_it_is_not_read_from_is_noticed(
         first.leave()
 
 
-async def test_bodies_that_find_no_room_get_503(make_scene: SceneMaker) -> None:
+@pytest.mark.parametrize(("path", "status"), [("/v1/messages", 529), ("/v1/chat/completions", 503)])
+async def test_bodies_that_find_no_room_are_told_to_come_back(make_scene: SceneMaker, path: str, status: int) -> None:
     async with make_scene(max_buffered_bytes=100_000, buffer_wait_s=0.1, sweep_s=0.02) as scene:
         client = await scene.connect()
-        sending = asyncio.create_task(client.send(post("/v1/messages", BODY % (b"b" * 3_000_000))))
+        sending = asyncio.create_task(client.send(post(path, BODY % (b"b" * 3_000_000))))
         response = await client.response()
-        assert response.status == 503
+        assert response.status == status
         assert response.header("Retry-After") is not None
         client.leave()
         await asyncio.gather(sending, return_exceptions=True)

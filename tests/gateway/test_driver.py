@@ -6,7 +6,7 @@ import asyncio
 
 from tests.gateway.conftest import ScriptedRouter
 
-from lmwarden.gateway.driver import RouterDriver
+from lmwarden.gateway.driver import HeldRequest, RouterDriver
 from lmwarden.types import Dispatch, Outcome, Refuse, RefuseReason, ReplicaId, RoutingRequest
 
 HERE = ReplicaId("e0", 0)
@@ -25,6 +25,9 @@ class Request:
     def refused(self, action: Refuse) -> None:
         self.refusals.append(action)
         self.told.set()
+
+    def held(self) -> HeldRequest:
+        return HeldRequest(None, None, False, 100.0)
 
 
 def new_driver(router: ScriptedRouter, rate: float = 1.0) -> tuple[RouterDriver, list[float]]:
@@ -97,3 +100,24 @@ async def test_actions_for_others_and_for_closed_tickets() -> None:
     assert (first.dispatches, first.refusals) == ([], [])
     assert len(second.refusals) == 1
     assert driver.open_tickets == 0
+
+
+async def test_an_offer_that_waits_can_send_others_and_is_waited_for() -> None:
+    """Who comes can make room for somebody else: that one goes, and the one who came has the timer armed."""
+    router = ScriptedRouter({"e0": 1})
+    router.choose = lambda request: None
+    driver, _ = new_driver(router)
+    first, second = Request(), Request()
+    waits = driver.offer(first, RoutingRequest(), 100.0)
+    router.also = [router.dispatch(waits, HERE)]
+    router.deadline = 100.0
+    ticket = driver.offer(second, RoutingRequest(), 100.0)
+    assert [action.ticket for action in first.dispatches] == [waits]
+    assert second.dispatches == []
+    assert driver.waiting == [second]
+    router.at_tick = [router.dispatch(ticket, HERE)]
+    await asyncio.wait_for(second.told.wait(), 5)
+    assert driver.waiting == []
+    for one in (waits, ticket):
+        driver.finished(one, Outcome.OK, None, 100.0)
+    driver.close()

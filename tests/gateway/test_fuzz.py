@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.gateway import mutated
 from tests.gateway.conftest import KEY, Client, Keys, Rows, ScriptedRouter, chat, post
 from tests.stub_engine import CHAT, STREAM_HEAD, StubEngine, chunk, head, raw, whole
 
@@ -130,6 +132,12 @@ async def scenario(sent: list[bytes], answer: list[bytes] | None, ending: str, l
 @given(sent=INPUT, leave=st.booleans())
 def test_any_input_from_a_client(sent: list[bytes], leave: bool) -> None:
     uvloop.run(scenario(sent, None, "keep", leave))
+
+
+@settings(SLOWLY, max_examples=60)
+@given(rng=st.randoms(use_true_random=False), leave=st.booleans())
+def test_any_mutated_requests_from_a_client(rng: Random, leave: bool) -> None:
+    uvloop.run(scenario([mutated.requests(rng)], None, "keep", leave))
 
 
 @SLOWLY

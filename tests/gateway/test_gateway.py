@@ -189,6 +189,38 @@ async def test_counters_tell_what_happened(make_scene: SceneMaker) -> None:
         assert (snapshot.open_exchanges, snapshot.buffered_bytes) == (0, 0)
 
 
+async def test_our_own_answers_are_counted_without_a_word_of_the_client(make_scene: SceneMaker) -> None:
+    async with make_scene(max_body_bytes=1000) as scene:
+        for request in (
+            *(post("/v1/messages", chat(model=f"MARKER-{number}")) for number in range(5)),
+            post("/v1/MARKER", b"{}"),
+            post("/v1/messages", b"MARKER"),
+            post("/v1/messages", b"{}", "Content-Encoding: MARKER"),
+            post("/v1/messages", b"x" * 1001),
+            post("/v1/messages", b"{}", key=b"MARKER"),
+            post("/v1/messages", b"{}", "Expect: MARKER"),
+            post("/v1/messages", b"{}", "X-LMWarden-Replica: MARKER"),
+            post("/v1/messages", b"{}", version="9.9"),
+            b"MARKER\r\n\r\n",
+            b"OPTIONS / HTTP/1.1\r\nHost: g\r\n\r\n",
+            *[b"GET /healthz HTTP/1.1\r\nHost: g\r\n\r\n", post("/v1/chat/completions", chat())] * 2,
+        ):
+            assert (await scene.ask(request)).status
+        assert scene.gateway.own_answers() == {
+            (404, "model_not_found"): 5,
+            (404, "not_found"): 1,
+            (400, "invalid_json"): 1,
+            (415, "unsupported_coding"): 1,
+            (413, "request_too_large"): 1,
+            (401, "invalid_api_key"): 1,
+            (417, "unknown_expectation"): 1,
+            (400, "invalid_replica"): 1,
+            (400, "malformed"): 2,
+            (403, "foreign_page"): 1,
+        }
+        assert len(scene.rows) == 2
+
+
 async def test_session_ids_are_counted_by_where_they_came_from(make_scene: SceneMaker) -> None:
     async with make_scene() as scene:
         await scene.ask(post("/v1/chat/completions", chat(), "X-Session-Id: session-0001"))
@@ -329,6 +361,17 @@ def _self_signed(folder: Path) -> tuple[Path, Path]:
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     return certificate_file, key_file
+
+
+async def test_a_handshake_of_tls_has_a_time_limit(make_scene: SceneMaker, tmp_path: Path) -> None:
+    certificate_file, key_file = _self_signed(tmp_path)
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_side.load_cert_chain(certificate_file, key_file)
+    async with make_scene(tls=server_side, head_s=0.2) as scene:
+        for said in (b"", b"\x16\x03\x01"):
+            client = await scene.connect()
+            await client.send(said)
+            assert await client.rest() == b""
 
 
 async def test_tls(make_scene: SceneMaker, tmp_path: Path) -> None:

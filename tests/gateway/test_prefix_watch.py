@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,12 +156,24 @@ def test_the_queue_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> N
 def test_memory_is_bounded_and_the_conversation_used_last_is_kept(
     watch: PrefixWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefix_watch, "MOST_SEGMENTS", 10)
+    monkeypatch.setattr(prefix_watch, "MOST_HELD_BYTES", 2000)
     for number in range(20):
         put(watch, body("a", "b", "c"), bytes([number]) * 16)
     assert watch.settle(LIMIT_S)
-    assert watch._held_segments == sum(map(len, watch._memory.values())) <= 10
+    assert watch._held_bytes == sum(map(prefix_watch._size_bytes, watch._memory.values())) <= 2000
     assert list(watch._memory) == [bytes([number]) * 16 for number in (17, 18, 19)]
+
+
+def test_what_a_conversation_takes_is_not_far_from_what_is_counted(watch: PrefixWatch) -> None:
+    """Else a supply of new ids with short prompts would take many times the memory that is allowed."""
+    for texts in (("a",), ("a", "b", "c"), tuple(map(str, range(100)))):
+        put(watch, body(*texts), b"k" * 16)
+        assert watch.settle(LIMIT_S)
+        (kept,) = watch._memory.values()
+        parts = (kept, kept.kinds, kept.hashes, kept.masked, kept.sizes, kept.billing, b"k" * 16)
+        in_the_table_bytes = 100
+        taken = sum(map(sys.getsizeof, parts)) + in_the_table_bytes
+        assert 0.6 < taken / prefix_watch._size_bytes(kept) < 1.3
 
 
 def test_last_turns_are_bounded(watch: PrefixWatch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,14 +18,18 @@ import socket
 import struct
 from typing import Protocol, cast
 
-from lmwarden.gateway import envelope
+from lmwarden.gateway.door import Door, Entry, peer_of
 from lmwarden.gateway.outbox import Outbox
 from lmwarden.gateway.reader_needs import Judge
 from lmwarden.gateway.request import ClientRequest
 from lmwarden.gateway.request_reader import RequestReader
+from lmwarden.gateway.settings import GatewaySettings
 
 _NO_LINGER = struct.pack("ii", 1, 0)
-
+_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+_MOST_UNSENT_BYTES = 128 * 1024
+"""In the kernel, for a client that reads slowly: beyond it we keep it, and what we keep pauses the engine. Left alone
+Linux takes megabytes for each. What is on its way does not count, so nobody's throughput suffers."""
 
 _LEFT = getattr(select, "POLLRDHUP", 0)
 """Linux tells that the other side has closed although there are bytes to be read before that."""
@@ -58,6 +62,7 @@ class DataPlane(Judge, Protocol):
 
     outbox: Outbox
     connections: set[ClientConnection]
+    door: Door
 
     def begin(self, connection: ClientConnection, request: ClientRequest) -> None:
         """Answer a complete request, now or later."""
@@ -69,7 +74,10 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
 
     __slots__ = (
         "_closing",
+        "_entry",
+        "_in_turn",
         "_paused_for_queue",
+        "_peer",
         "_plane",
         "_pumping",
         "_write_stall",
@@ -85,6 +93,8 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
         """A request is being answered."""
         self.answering: Answering | None = None
         self._pumping = False
+        self._in_turn = False
+        """More requests are begun after the other connections had their turn."""
         self._closing = False
         self._paused_for_queue = False
         self.write_paused = False
@@ -96,12 +106,22 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        sock = transport.get_extra_info("socket")
+        if sock is not None and _NOTSENT_LOWAT is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _MOST_UNSENT_BYTES)
+        self._peer = peer_of(transport.get_extra_info("peername"))
+        self._entry = self._plane.door.enter(self._peer)
         self._plane.connections.add(self)
+        if self._entry is Entry.CLOSED:
+            self._closing = self.discarding = True
+            self.transport.abort()
+        self.surplus = self._entry is Entry.SURPLUS
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client left, or we closed."""
         self._closing = self.discarding = True
         self._plane.connections.discard(self)
+        self._plane.door.leave(self._peer, self._entry)
         self.forget_input()
         answering, self.answering = self.answering, None
         if answering is not None:
@@ -131,6 +151,8 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
         self._write_stall = 0
         if self.answering is not None:
             self.answering.client_slow(False)
+        elif self.requests and not self.busy:
+            self._pump()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived."""
@@ -161,12 +183,19 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
     # -- answering ------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Begin the next complete request, and the one after if that is answered at once."""
-        if self._pumping:
+        """Begin the next complete request, and the one after if that is answered at once, but not endlessly, and not
+        while the client does not take the answers that it has."""
+        if self._pumping or self._in_turn:
             return
         self._pumping = True
+        turns = self._plane.settings.max_pipelined
         try:
-            while self.requests and not self.busy and not self._closing:
+            while self.requests and not self.busy and not self.write_paused and not self._closing:
+                if not turns:
+                    self._in_turn = True
+                    asyncio.get_running_loop().call_soon(self._next_turn)
+                    return
+                turns -= 1
                 request = self.requests.pop(0)
                 self.busy = True
                 self._plane.begin(self, request)
@@ -178,6 +207,11 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
                 self.transport.resume_reading()
         if self._continue_due and not self.busy and not self._closing:
             self._send_continue()
+
+    def _next_turn(self) -> None:
+        """The other connections had their turn."""
+        self._in_turn = False
+        self._pump()
 
     def _send_continue(self) -> None:
         self._continue_due = False
@@ -265,10 +299,18 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
         elif self.paused_for_budget:
             if quiet_s >= settings.buffer_wait_s:
                 self._budget.forget(self)
-                self.refuse_unread(envelope.NO_BUFFER)
+                self.refuse_body()
                 self._pump()
         elif self.in_body:
             if quiet_s >= settings.body_stall_s:
                 self.transport.abort()
-        elif quiet_s >= (settings.head_s if self.in_head else settings.keep_alive_s):
+        elif quiet_s >= self._idle_limit_s(settings):
             self.transport.close()
+
+    def _idle_limit_s(self, settings: GatewaySettings) -> float:
+        """How long nothing may happen between two requests, in a head, or before the first one."""
+        if self.surplus:
+            return settings.linger_s
+        if self.in_head:
+            return settings.head_s
+        return settings.keep_alive_s if self.begun else min(settings.head_s, settings.keep_alive_s)

@@ -39,6 +39,9 @@ class GatewaySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Request bodies held, all models together."""
     client_connections: int
     """Open client connections, all models together."""
+    wait_counts: tuple[int, ...] = (0,) * (len(TIME_TO_FIRST_BYTE_BOUNDS_S) + 1)
+    """Waits in the waiting room, of requests that waited there; buckets as those of the first bytes."""
+    wait_sum_s: float = 0.0
     identity_sent: int = 0
     """Generations asked for with a session id of the client's own."""
     identity_derived: int = 0
@@ -63,12 +66,16 @@ class ModelCounters:
         "prompt_tokens_computed",
         "requests",
         "usage_rows",
+        "wait_counts",
+        "wait_sum_s",
     )
 
     def __init__(self) -> None:
         self.requests = [[0] * len(_OUTCOMES) for _ in _DECISIONS]
         self.first_byte_counts = [0] * (len(TIME_TO_FIRST_BYTE_BOUNDS_S) + 1)
         self.first_byte_sum_s = 0.0
+        self.wait_counts = [0] * (len(TIME_TO_FIRST_BYTE_BOUNDS_S) + 1)
+        self.wait_sum_s = 0.0
         self.prompt_tokens_cached = 0
         self.prompt_tokens_computed = 0
         self.completion_tokens = 0
@@ -85,6 +92,11 @@ class ModelCounters:
             self.identity_sent += 1
         else:
             self.identity_none += 1
+
+    def waited(self, wait_s: float) -> None:
+        """Count one request's time in the waiting room, at its end."""
+        self.wait_counts[bisect_left(TIME_TO_FIRST_BYTE_BOUNDS_S, wait_s)] += 1
+        self.wait_sum_s += wait_s
 
     def ended(
         self, decision: Decision | None, outcome: Outcome, first_byte_s: float | None, usage: Usage | None
@@ -118,6 +130,8 @@ class ModelCounters:
             requests=requests,
             first_byte_counts=tuple(self.first_byte_counts),
             first_byte_sum_s=self.first_byte_sum_s,
+            wait_counts=tuple(self.wait_counts),
+            wait_sum_s=self.wait_sum_s,
             prompt_tokens_cached=self.prompt_tokens_cached,
             prompt_tokens_computed=self.prompt_tokens_computed,
             completion_tokens=self.completion_tokens,

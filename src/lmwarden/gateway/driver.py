@@ -11,13 +11,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from lmwarden.routing.contract import RouterContract
-from lmwarden.types import Action, Clock, Dispatch, Outcome, Refuse, RoutingRequest, Ticket, Usage
+from lmwarden.types import Action, Clock, ConversationKey, Dispatch, Outcome, Refuse, RoutingRequest, Ticket, Usage
 
 _SHORTEST_S = 0.001
 """A deadline that is due already comes after this: a router that names one again and again must not spin."""
+
+
+class HeldRequest(NamedTuple):
+    """A request that waits for a place."""
+
+    conversation: ConversationKey | None
+    parent: ConversationKey | None
+    derived: bool
+    since: float
+    """The gateway's clock."""
 
 
 class Routed(Protocol):
@@ -29,6 +39,10 @@ class Routed(Protocol):
 
     def refused(self, action: Refuse) -> None:
         """Answer it; its ticket is closed."""
+        ...
+
+    def held(self) -> HeldRequest:
+        """As it stands in the waiting room."""
         ...
 
 
@@ -55,19 +69,22 @@ class RouterDriver:
         """Requests offered and not ended."""
         return len(self._open)
 
+    @property
+    def waiting(self) -> list[Routed]:
+        """Requests without a decision so far, the oldest first."""
+        return [self._open[ticket] for ticket in sorted(self._waiting)]
+
     def offer(self, routed: Routed, request: RoutingRequest, now: float) -> Ticket:
         """Offer a request and return its ticket. Its first action may be carried out before this returns."""
         ticket, actions = self.router.offer(request, now)
         self._open[ticket] = routed
-        if actions:
+        if len(actions) == 1 and not self._waiting:
             first = actions[0]
-            if len(actions) == 1 and type(first) is Dispatch and first.ticket == ticket and not self._waiting:
+            if type(first) is Dispatch and first.ticket == ticket:
                 routed.dispatched(first)
-            else:
-                self.perform(actions)
-        else:
-            self._waiting.add(ticket)
-            self.rearm()
+                return ticket
+        self._waiting.add(ticket)  # until an action names it; those of others come with it
+        self.perform(actions)
         return ticket
 
     def failed_before_response(self, ticket: Ticket) -> None:

@@ -13,6 +13,7 @@ from http import HTTPStatus
 
 import msgspec
 
+from lmwarden.gateway.codings import CODINGS
 from lmwarden.gateway.routes import Api
 from lmwarden.types import RefuseReason
 
@@ -34,6 +35,15 @@ _OPENAI_TYPES = {
     429: "rate_limit_error",
 }
 
+_KINDS = {
+    400: "malformed",
+    403: "foreign_page",
+    417: "unknown_expectation",
+    431: "head_too_large",
+    505: "unknown_version",
+}
+"""Of problems that have no code."""
+
 REASON_PHRASES: dict[int, bytes] = {status.value: status.phrase.encode() for status in HTTPStatus} | {
     529: b"Overloaded"
 }
@@ -53,6 +63,11 @@ class Problem:
     param: str | None = None
     """OpenAI's ``error.param``: the member that is wrong."""
 
+    @property
+    def kind(self) -> str:
+        """What it is counted as: one of few words, all of them ours."""
+        return self.code if self.code is not None else _KINDS.get(self.status, "invalid_request")
+
     def body(self, api: Api) -> bytes:
         """The JSON body in the caller's envelope."""
         if api is Api.ANTHROPIC:
@@ -71,6 +86,9 @@ class Problem:
 
 _NOT_AGAIN = b"x-should-retry: false\r\n"
 """The SDKs' header. Without it Claude Code asks ten times, for three minutes, before it shows that a key is wrong."""
+
+
+_ACCEPTED_CODINGS = f"Accept-Encoding: {', '.join(CODINGS)}\r\n".encode()
 
 
 def head(status: int, *, content_type: bytes, length: int, close: bool, extra: bytes = b"") -> bytes:
@@ -93,6 +111,8 @@ def render(problem: Problem, api: Api, *, close: bool, head_only: bool = False) 
         extra += b"Retry-After: %d\r\n" % min(60, max(1, problem.retry_after_s))
     if problem.status == 401:
         extra += _NOT_AGAIN
+    elif problem.status == 415:
+        extra += _ACCEPTED_CODINGS
     if problem.allow is not None:
         extra += b"Allow: %b\r\n" % problem.allow
     start = head(problem.status, content_type=b"application/json", length=len(body), close=close, extra=extra)
@@ -104,8 +124,7 @@ def refusal(reason: RefuseReason, retry_after_s: int, api: Api, *, sent: bool = 
     if reason is RefuseReason.RESPONSE_LOST:
         return PREVIOUS_RESPONSE_LOST
     if reason is RefuseReason.ROOM_FULL:
-        message = "The waiting room of this model is full; try again in a moment."
-        return Problem(529 if api is Api.ANTHROPIC else 503, message, "overloaded", retry_after_s)
+        return overloaded("The waiting room of this model is full; try again in a moment.", retry_after_s, api)
     message = {
         RefuseReason.NO_REPLICA: "No replica of this model takes requests now.",
         RefuseReason.PINNED_REPLICA_DOWN: "The replica that this request names is down.",
@@ -124,7 +143,9 @@ NO_KEY = Problem(
 )
 UNKNOWN_KEY = Problem(401, "The API key is not known here.", "invalid_api_key")
 TWO_KEYS = Problem(401, "The request carries two different API keys; send one.", "invalid_api_key")
-ENCODED_BODY = Problem(415, "The request body must not be compressed (Content-Encoding is not supported here).")
+UNKNOWN_CODING = Problem(
+    415, f"The Content-Encoding of the request body must be one of {', '.join(CODINGS)}, or none.", "unsupported_coding"
+)
 FOREIGN_PAGE = Problem(403, "Calls from web pages of another origin are not served.")
 EXPECTATION = Problem(417, "The only expectation that is understood is 'Expect: 100-continue'.")
 NO_PATH = Problem(404, "This path is not served here.", "not_found")
@@ -134,7 +155,6 @@ BAD_TRANSFER_ENCODING = Problem(400, "The only Transfer-Encoding that is underst
 HEAD_TOO_LARGE = Problem(431, "The request head is too large.")
 TOO_MUCH_FRAMING = Problem(431, "The chunk extensions and trailers of the request body are too large.")
 DRAINING = Problem(503, "The server is shutting down.", "shutting_down", 5)
-NO_BUFFER = Problem(503, "The server holds too many request bodies at the moment.", "overloaded", 2)
 ENGINE_BROKE = Problem(502, "The engine broke off before it answered.", "engine_failed", 1)
 ENGINE_GARBLED = Problem(502, "The engine's answer is not valid HTTP.", "engine_failed", 1)
 ENGINE_ABORTED = Problem(502, "The engine aborted the generation.", "engine_failed", 1)
@@ -162,9 +182,34 @@ PREVIOUS_RESPONSE_ELSEWHERE = Problem(
 ENGINE_SILENT = Problem(504, "The engine did not answer in time.", "engine_timeout", 1)
 
 
+def overloaded(message: str, retry_after_s: int, api: Api) -> Problem:
+    """Too much at once, in the status of the caller's API."""
+    return Problem(529 if api is Api.ANTHROPIC else 503, message, "overloaded", retry_after_s)
+
+
+def too_many_connections(api: Api) -> Problem:
+    """For a connection beyond the limit."""
+    return overloaded("The server has too many connections at the moment.", 2, api)
+
+
+def no_buffer(api: Api) -> Problem:
+    """For a body that found no room."""
+    return overloaded("The server holds too many request bodies at the moment.", 2, api)
+
+
 def too_large(limit_bytes: int) -> Problem:
     """413, with the limit."""
     return Problem(413, f"The request body is larger than {limit_bytes} bytes.", "request_too_large")
+
+
+def expands_too_much(ratio: int) -> Problem:
+    """413 for a body that is nothing but its compression."""
+    return Problem(413, f"The request body expands to more than {ratio} times its size.", "request_too_large")
+
+
+def undecodable(coding: str) -> Problem:
+    """400 for a compressed body that is not what its header says."""
+    return Problem(400, f"The request body is not valid {coding} data, or is cut off.", "invalid_coding")
 
 
 def malformed(detail: str) -> Problem:

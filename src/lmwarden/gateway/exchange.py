@@ -19,8 +19,10 @@ the engine's port tried (``EnginePool.probe``). Refused means that the process w
 connection is gone, or has closed both and serves nobody any more: known dead. As long as somebody listens, the request
 may still be running; then the word is waited for (``verdict_s``), and without it the answer is 502.
 
-Silence is never a reason: after its limit the upstream connection is closed and the client gets 504. A break
-after bytes were relayed cuts the client's connection off without the end of its framing.
+Silence is never a reason: after its limit the upstream connection is closed and the client gets 504. As long as
+nothing has reached the client, the limit counts from the complete request, as the client's own does: what it waited in
+the waiting room, and with another engine, is part of it. A break after bytes were relayed cuts the client's connection
+off without the end of its framing.
 
 Whatever happens, ``_end`` runs once (``exchange_books``): it closes the ticket, counts, and writes the row.
 """
@@ -38,22 +40,21 @@ from lmwarden.gateway.exchange_books import NOWHERE, ExchangeBooks, ExchangeHost
 from lmwarden.gateway.forward import our_lines, upstream_request
 from lmwarden.gateway.heads import ResponseLines
 from lmwarden.gateway.pool import EnginePool
-from lmwarden.gateway.relay import PLAIN, RAW, Relay, choose_framing, client_head
+from lmwarden.gateway.relay import PLAIN, RAW, Relay, client_head, relay_for
 from lmwarden.gateway.request import ClientRequest
 from lmwarden.gateway.routes import Api, Route, Tap
 from lmwarden.gateway.serving import ModelService
 from lmwarden.gateway.splice import Edit
-from lmwarden.gateway.sse_filter import UsageEventFilter
-from lmwarden.gateway.stream_taps import ChatTap
 from lmwarden.gateway.upstream import OnPiece, UpstreamConnection
-from lmwarden.gateway.usage import tap_for
-from lmwarden.gateway.usage_counts import Counts, EngineAbortedError
+from lmwarden.gateway.usage_counts import EngineAbortedError
 from lmwarden.types import Dispatch, Outcome, Refuse, RoutingRequest
 
 _MAX_SENDS = 2
 _OK: Final = Outcome.OK
 _CANCELLED: Final = Outcome.CANCELLED
 _RESPONSES: Final = Tap.RESPONSES
+_LEAST_ANSWER_S = 5.0
+"""So long an engine may be silent at the least, whatever the request had waited before."""
 _PINGS = {Api.ANTHROPIC: b'event: ping\ndata: {"type": "ping"}\n\n', Api.OPENAI: b": ping\n\n"}
 
 
@@ -112,6 +113,7 @@ class Exchange(ExchangeBooks):
         self._retried = False
         self._status = 0
         self._offered_at = 0.0
+        self._waited_s = 0.0
         self._dispatched_at = None
         self._first_byte_at = None
         self._quiet = 0
@@ -140,7 +142,8 @@ class Exchange(ExchangeBooks):
             self._ticket = action.ticket
             self._dispatched_at = self._offered_at
         elif self._dispatched_at is None:
-            self._dispatched_at = self._host.clock()
+            self._dispatched_at = now = self._host.clock()
+            self._has_waited(now)
         self._action = action
         self._destination = self.service.destination(action)
         self._quiet = 0
@@ -149,6 +152,8 @@ class Exchange(ExchangeBooks):
 
     def refused(self, action: Refuse) -> None:
         """The router will not dispatch it, or not again."""
+        if self._ticket is not None and self._action is None:
+            self._has_waited(self._host.clock())
         self._ticket = None  # closed by the router
         outcome = Outcome.REFUSED if self._action is None else Outcome.FAILED
         sent = self._sends > 0
@@ -190,19 +195,24 @@ class Exchange(ExchangeBooks):
             return None
         route, request = self._route, self._request
         self._status = status
-        tap = tap_for(route.tap, status, lines)
-        if route.tap is _RESPONSES and isinstance(tap, Counts):
+        response_made = None
+        if route.tap is _RESPONSES:
             assert self._action is not None
-            tap.response_made = self.service.responses.learner(request.key_digest, self._action.engine)
-        usage_filter = UsageEventFilter() if self.include_usage_added and type(tap) is ChatTap else None
-        framing = choose_framing(lines, status=status, http10=request.http10, filtered=usage_filter is not None)
-        self._relay = relay = Relay(framing, tap, usage_filter)
+            response_made = self.service.responses.learner(request.key_digest, self._action.engine)
+        relay, lines = relay_for(
+            route.tap,
+            status,
+            lines,
+            http10=request.http10,
+            accept_encoding=request.first.get(b"accept-encoding"),
+            usage_hidden=self.include_usage_added,
+            response_made=response_made,
+        )
+        self._relay = relay
         request.close = request.close or self._host.draining
-        assert self._dispatched_at is not None
-        waited_s = self._dispatched_at - self._offered_at
-        ours = our_lines(self._destination[1], self._routing.conversation, waited_s)
-        self._held_head = client_head(status, lines, framing, ours, close=request.close)
-        return tap.feed if framing is RAW else relay.piece
+        ours = our_lines(self._destination[1], self._routing.conversation, self._waited_s)
+        self._held_head = client_head(status, lines, relay.framing, ours, close=request.close)
+        return relay.tap.feed if relay.framing is RAW else relay.piece
 
     def response_read(self, raw: bytes, complete: bool) -> None:
         """See ``UpstreamUser``."""
@@ -274,7 +284,7 @@ class Exchange(ExchangeBooks):
         """The gateway's time to drain is over."""
         self._drop_upstream()
         if self._first_byte_at is None:
-            self._answer(envelope.DRAINING, Outcome.FAILED)
+            self._answer(envelope.DRAINING, Outcome.REFUSED if self._action is None else Outcome.FAILED)
         else:
             self._cut(Outcome.FAILED)
 
@@ -293,7 +303,7 @@ class Exchange(ExchangeBooks):
             self._pool.heard = True
         self._quiet += 1
         quiet_s = self._quiet * settings.sweep_s
-        if quiet_s >= (settings.stream_silence_s if self.streamed else settings.answer_silence_s):
+        if self._was_silent_too_long(quiet_s):
             self._drop_upstream()
             if self._first_byte_at is None:
                 self._answer(envelope.ENGINE_SILENT, Outcome.TIMEOUT)
@@ -301,6 +311,15 @@ class Exchange(ExchangeBooks):
                 self._cut(Outcome.TIMEOUT)
         elif self._first_byte_at is not None and quiet_s % settings.ping_s < settings.sweep_s <= quiet_s:
             self._ping()
+
+    def _was_silent_too_long(self, quiet_s: float) -> bool:
+        """Whether the engine, silent for ``quiet_s`` real seconds, is given up."""
+        settings = self._host.settings
+        limit_s = settings.stream_silence_s if self.streamed else settings.answer_silence_s
+        if self._first_byte_at is not None:
+            return quiet_s >= limit_s
+        client_waits_s = (self._host.clock() - self._offered_at) / settings.clock_rate
+        return client_waits_s >= limit_s and quiet_s >= min(limit_s, _LEAST_ANSWER_S)
 
     # -- inside ---------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from lmwarden.gateway.buffers import BufferBudget
 from lmwarden.gateway.client_side import ClientConnection
+from lmwarden.gateway.driver import HeldRequest
 from lmwarden.gateway.prefix_watch import PrefixJob, PrefixWatch
 from lmwarden.gateway.relay import Relay
 from lmwarden.gateway.request import NO_HEADERS, ClientRequest
@@ -91,6 +92,7 @@ class ExchangeBooks:
         "_route",
         "_routing",
         "_ticket",
+        "_waited_s",
         "fields",
         "service",
         "streamed",
@@ -111,6 +113,8 @@ class ExchangeBooks:
     _relay: Relay | None
     _retried: bool
     _offered_at: float
+    _waited_s: float
+    """In the waiting room; 0 also while it is there."""
     _dispatched_at: float | None
     _first_byte_at: float | None
     _ended: bool
@@ -123,6 +127,16 @@ class ExchangeBooks:
     """What the last decision was made on."""
     _job: PrefixJob | None
     """Its prompt, in the hands of whoever looks at it."""
+
+    def held(self) -> HeldRequest:
+        """As it stands in the waiting room."""
+        routing = self._routing
+        return HeldRequest(routing.conversation, routing.parent, routing.derived, self._offered_at)
+
+    def _has_waited(self, now: float) -> None:
+        """It leaves the waiting room, whichever way."""
+        self._waited_s = now - self._offered_at
+        self.service.counters.waited(self._waited_s)
 
     def _note_sent(self) -> None:
         """It is on its way: keep what was decided on, and hand its prompt to whoever looks at it."""
@@ -177,10 +191,12 @@ class ExchangeBooks:
         if self._ticket is not None:
             if self._grounds is None:
                 self._grounds = service.driver.router.grounds(self._ticket)
-            if outcome is _CANCELLED:
+            if outcome is _CANCELLED or action is None:  # what was never sent cannot be finished
                 service.driver.cancelled(self._ticket)
             else:
                 service.driver.finished(self._ticket, outcome, usage, now)
+            if action is None:
+                self._has_waited(now)
         first_byte_s = None if self._first_byte_at is None else self._first_byte_at - self._offered_at
         decision = action.decision if action is not None else None
         service.counters.ended(decision, outcome, first_byte_s, usage)
@@ -204,7 +220,7 @@ class ExchangeBooks:
                 status=status,
                 streamed=self.streamed,
                 retried=self._retried,
-                waited_s=(self._dispatched_at if self._dispatched_at is not None else now) - self._offered_at,
+                waited_s=self._waited_s,
                 first_byte_s=first_byte_s,
                 duration_s=now - self._offered_at,
                 prompt_tokens=usage.prompt_tokens,

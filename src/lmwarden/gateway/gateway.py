@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from lmwarden.gateway import envelope, intake
 from lmwarden.gateway import request as client_request
+from lmwarden.gateway.body_decoding import BodyDecoding
 from lmwarden.gateway.buffers import BufferBudget
 from lmwarden.gateway.client_side import ClientConnection
 from lmwarden.gateway.counters import GatewaySnapshot
+from lmwarden.gateway.door import door_for
+from lmwarden.gateway.driver import HeldRequest
 from lmwarden.gateway.envelope import Problem
 from lmwarden.gateway.exchange import Exchange
 from lmwarden.gateway.models import ModelNames, is_glob, listing
@@ -23,11 +27,14 @@ from lmwarden.gateway.outbox import Outbox
 from lmwarden.gateway.prefix_watch import PrefixWatch
 from lmwarden.gateway.request import ClientRequest
 from lmwarden.gateway.routes import Local
+from lmwarden.gateway.scope import may_use
 from lmwarden.gateway.serving import ModelService
 from lmwarden.gateway.settings import Authenticator, GatewaySettings, RequestLog, ServedModel
-from lmwarden.types import Action, Clock, ReplicaState
+from lmwarden.types import Action, Clock, KeyIdentity, ReplicaState
 
-_READ_BUFFER_BYTES = 64 * 1024
+_READ_BUFFER_BYTES = 16 * 1024
+"""A read of nothing but the shortest requests has 450 of them, which take a few milliseconds. Bodies have buffers of
+their own."""
 _BACKLOG = 4096
 
 
@@ -61,14 +68,17 @@ class Gateway:
         self.budget = BufferBudget(self.settings.max_buffered_bytes)
         self.read_buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
         self.connections: set[ClientConnection] = set()
+        self.door = door_for(self.settings.max_connections, self.settings.max_connections_per_peer)
         self.exchanges: set[Exchange] = set()
         self.outbox: Outbox
         self.draining = False
+        self._own_answers: Counter[tuple[int, str]] = Counter()
         self._drained = asyncio.Event()
         self._served = list(models)
         self._authenticator = authenticator
         self._services: dict[str, ModelService] = {}
         self._names: ModelNames[ModelService] = ModelNames({}, {})
+        self._decoding = BodyDecoding(self.settings, self.budget, self.begin)
         self._server: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._listing = b""
@@ -113,7 +123,13 @@ class Gateway:
         self._names = ModelNames(self._services, {served.name: served.aliases for served in self._served})
         self._listing = self._list()
         self._server = await loop.create_server(
-            lambda: ClientConnection(self), host, port, ssl=ssl, backlog=_BACKLOG, start_serving=serve_at_once
+            lambda: ClientConnection(self),
+            host,
+            port,
+            ssl=ssl,
+            backlog=_BACKLOG,
+            start_serving=serve_at_once,
+            ssl_handshake_timeout=self.settings.head_s if ssl is not None else None,
         )
         self._sweep_timer = loop.call_later(self.settings.sweep_s, self._sweep)
 
@@ -143,6 +159,7 @@ class Gateway:
         await asyncio.sleep(0)
         for connection in list(self.connections):
             connection.abort()
+        await self._decoding.close()
         for service in self._services.values():
             service.driver.close()
             for pool in service.pools.values():
@@ -188,6 +205,10 @@ class Gateway:
         """
         self._services[model].pin_honoured(engine, path, honoured)
 
+    def held(self, model: str) -> list[HeldRequest]:
+        """What stands in the model's waiting room, the oldest first. On the data loop."""
+        return self._services[model].held()
+
     def describe(self, model: str, max_model_len: int | None) -> None:
         """The model's context window has become known, or has changed: the listing follows."""
         if self._max_model_len[model] != max_model_len:
@@ -206,9 +227,16 @@ class Gateway:
             for name, service in self._services.items()
         }
 
+    def own_answers(self) -> dict[tuple[int, str], int]:
+        """How many requests were refused before a router knew them, by status and kind: they have no row.
+
+        May be called from another thread.
+        """
+        return dict(self._own_answers)
+
     def check_drained(self) -> None:
-        """An exchange ended, or draining began: is it the last?"""
-        if self.draining and not self.exchanges:
+        """An exchange or a decoding ended, or draining began: is it the last?"""
+        if self.draining and not self.exchanges and not self._decoding.open:
             self._drained.set()
 
     # -- for the client connections -------------------------------------------------------------------------
@@ -231,20 +259,28 @@ class Gateway:
             if route.local is not None:
                 self._answer_locally(connection, request, route.local)
                 return
+            if request.coding:
+                if not self._decoding.decode(connection, request):
+                    return
+                problem = request.problem
+        if problem is None and route is not None:
             problem = intake.take(self, self._names, connection, request, route)
             if problem is None:
                 return
         assert problem is not None
+        self._own_answers[problem.status, problem.kind] += 1
         self._free(request)
         head_only = request.method == b"HEAD"
         response = envelope.render(problem, request.api, close=request.close, head_only=head_only)
         connection.answer(response, request)
+        self.check_drained()
 
-    def _list(self) -> bytes:
+    def _list(self, key: KeyIdentity | None = None) -> bytes:
         return listing(
             [
                 (name, self._max_model_len[served.name])
                 for served in self._served
+                if may_use(key, served.name)
                 for name in (served.name, *(alias for alias in served.aliases if not is_glob(alias)))
             ]
         )
@@ -253,7 +289,7 @@ class Gateway:
         self._free(request)
         status, body = 200, b""
         if local is Local.MODELS:
-            body = self._listing
+            body = self._listing if request.key is None or request.key.models is None else self._list(request.key)
         elif local is Local.HEALTH:
             body = b'{"status":"ok"}'
         elif local is Local.READY:

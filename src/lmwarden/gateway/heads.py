@@ -6,9 +6,10 @@ by its name. Names repeat endlessly, so their class is remembered in a bounded t
 came in; the usual cost of a line is one dictionary look-up.
 
 Client to engine: everything goes on, unknown names too (``anthropic-*`` and ``x-claude-code-*`` are open lists),
-except hop-by-hop headers and those that ``Connection`` names, the client's credentials, framing, what would make
-the engine compress a generation, ranks (we set the only one), and names by which a client could pretend to be a
-proxy in front of us. Engine to client: everything but hop-by-hop headers, framing and our own names.
+except hop-by-hop headers and those that ``Connection`` names, the client's credentials, framing, the coding of the
+body (it goes on decoded), what would make the engine compress a generation, ranks (we set the only one), and names by
+which a client could pretend to be a proxy in front of us. Engine to client: everything but hop-by-hop headers, framing
+and our own names.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _NOT_TO_ENGINE = _HOP_BY_HOP | frozenset(
     (
         b"host",
         b"content-length",
+        b"content-encoding",
         b"expect",
         b"authorization",
         b"x-api-key",
@@ -171,6 +173,12 @@ def read_response_lines(lines: Lines) -> ResponseLines:
         if nominated:
             head.onward = _without(onward, nominated)
     return head
+
+
+def decoded_lines(head: ResponseLines) -> ResponseLines:
+    """The head of the same answer without its content coding, whose length is then not known."""
+    onward = _without(head.onward, {b"content-encoding"})
+    return ResponseLines(onward, head.content_type, b"", None, head.transfer_encoding)
 
 
 _LOOKED_AT = frozenset((b"content-type", b"content-length", b"transfer-encoding", b"content-encoding", b"connection"))

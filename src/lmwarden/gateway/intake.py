@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from lmwarden.gateway import envelope
+from lmwarden.gateway.billing_line import without_billing_line
 from lmwarden.gateway.client_side import ClientConnection
 from lmwarden.gateway.envelope import Problem
 from lmwarden.gateway.exchange import Exchange
@@ -19,12 +20,13 @@ from lmwarden.gateway.models import ModelNames
 from lmwarden.gateway.request import ClientRequest
 from lmwarden.gateway.responses import Origin, continued_response
 from lmwarden.gateway.routes import Route, Tap
+from lmwarden.gateway.scope import may_use, shown
 from lmwarden.gateway.serving import ModelService
 from lmwarden.gateway.splice import CannotSpliceError, include_usage, is_true, replace
 from lmwarden.routing.fields import RequestFields, decode_fields
 from lmwarden.routing.identity import identify
 from lmwarden.routing.opening import is_resumed, opening
-from lmwarden.types import ReplicaId, RoutingRequest
+from lmwarden.types import KeyIdentity, ReplicaId, RoutingRequest
 
 _MAX_PINS_SHOWN = 64
 _NOT_STREAMED = (b"", b"false")
@@ -41,8 +43,8 @@ def take(
         return envelope.BAD_JSON
     raw_model = bytes(fields.model)
     service = names.find(raw_model)
-    if service is None:
-        return _no_model(raw_model, names)
+    if service is None or not may_use(request.key, service.name):
+        return _no_model(raw_model, names, request.key)
     pin = None
     if b"x-data-parallel-rank" in request.first or b"x-lmwarden-replica" in request.first:
         wanted = read_pin(request, service)
@@ -59,7 +61,11 @@ def take(
     streamed = stream == b"true" or (stream not in _NOT_STREAMED and is_true(stream))
     routing = routing_request(request, route, service, fields, pin, engine)
     exchange = Exchange(host, client, request, route, service, routing, streamed)
-    if raw_model != service.only_raw_name or (streamed and route.adds_include_usage):
+    if (
+        raw_model != service.only_raw_name
+        or (streamed and route.adds_include_usage)
+        or service.served.drop_billing_line
+    ):
         try:
             _edit(exchange, request, route, service, fields, raw_model)
         except CannotSpliceError as error:
@@ -85,6 +91,10 @@ def _edit(
         if edit is not None:
             exchange.edits = (edit,)
             exchange.include_usage_added = True
+    elif service.served.drop_billing_line and route.tap is Tap.MESSAGES:
+        edit = without_billing_line(request.body, fields)
+        if edit is not None:
+            exchange.edits = (edit,)
     if raw_model and raw_model != service.only_raw_name:
         other = next(pool.raw_model for pool in service.pools.values() if pool.raw_model != raw_model)
         exchange.model_span = replace(request.body, "model", raw_model, other)
@@ -138,14 +148,14 @@ def _integer(text: bytes) -> int | None:
     return int(text) if text.isdigit() and len(text) < 10 else None
 
 
-def _no_model(raw_model: bytes, names: ModelNames[ModelService]) -> Problem:
+def _no_model(raw_model: bytes, names: ModelNames[ModelService], key: KeyIdentity | None) -> Problem:
+    """What is said of a model that is not served, and of one that the key may not use: nobody can tell which."""
+    served = shown(key, names)
     if not raw_model or raw_model == b"null":
-        return Problem(400, f"The request body needs a 'model'; served here: {names.shown()}.", "model_missing")
+        return Problem(400, f"The request body needs a 'model'; served here: {served}.", "model_missing")
     if not raw_model.startswith(b'"'):
-        return Problem(400, f"The member 'model' must be a string; served here: {names.shown()}.", "model_invalid")
-    return Problem(
-        404, f"The model that the request names is not served here; served: {names.shown()}.", "model_not_found"
-    )
+        return Problem(400, f"The member 'model' must be a string; served here: {served}.", "model_invalid")
+    return Problem(404, f"The model that the request names is not served here; served: {served}.", "model_not_found")
 
 
 def engine_to_continue(request: ClientRequest, service: ModelService, pin: ReplicaId | None) -> str | Problem | None:

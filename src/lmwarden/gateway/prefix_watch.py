@@ -38,8 +38,12 @@ MOST_QUEUED = 1000
 MOST_QUEUED_BYTES = 64 * 1024 * 1024
 MOST_BODY_BYTES = 4 * 1024 * 1024
 """Larger bodies (images, mostly) are not looked at: taking one apart would hold the interpreter for too long."""
-MOST_SEGMENTS = 1_000_000
-"""Of all conversations together: about 25 MB."""
+MOST_HELD_BYTES = 48 * 1024 * 1024
+"""Of all conversations together: 15,000 of a hundred turns, or 90,000 that consist of a single one. Those that ask once
+under a new id each time take the most for the least, so it is not enough to count segments."""
+_BYTES_OF_ONE = 512
+_BYTES_OF_SEGMENT = 25
+"""What the last prompt of a conversation takes, measured: so much, and so much for each of its segments."""
 MOST_TURNS = 50_000
 """Conversations whose last turn is remembered."""
 _PAUSE_S = 0.02
@@ -128,7 +132,7 @@ class PrefixWatch:
         """The first two are the loop's, the others the worker's: nobody adds to another's number."""
         self._turns: OrderedDict[ConversationKey, LastTurn] = OrderedDict()
         self._memory: OrderedDict[ConversationKey, Segments] = OrderedDict()
-        self._held_segments = 0
+        self._held_bytes = 0
         self._began_at: float | None = None
         """On the callers' clock: when the first request was sent."""
         self._work_until = 0.0
@@ -300,9 +304,9 @@ class PrefixWatch:
         memory = self._memory
         before = memory.pop(key, None)
         memory[key] = segments
-        self._held_segments += len(segments) - (0 if before is None else len(before))
-        while self._held_segments > MOST_SEGMENTS:
-            self._held_segments -= len(memory.popitem(last=False)[1])
+        self._held_bytes += _size_bytes(segments) - (0 if before is None else _size_bytes(before))
+        while self._held_bytes > MOST_HELD_BYTES:
+            self._held_bytes -= _size_bytes(memory.popitem(last=False)[1])
 
     def _record(self, end: _End) -> None:
         recorder, job, usage, began_at = self._recorder, end.job, end.usage, self._began_at
@@ -324,3 +328,7 @@ class PrefixWatch:
             ),
             job.blocks,
         )
+
+
+def _size_bytes(segments: Segments) -> int:
+    return _BYTES_OF_ONE + _BYTES_OF_SEGMENT * len(segments)

@@ -8,24 +8,34 @@ Three framings, chosen once per answer:
 * **plain**: the pieces alone, and the connection's end ends the answer. For HTTP/1.0 clients.
 
 The head is rebuilt: the engine's lines without hop-by-hop ones, one framing header, and what we add.
+
+An answer that came compressed goes on as it came if its client said that it takes that coding; else it goes on decoded,
+and so does a stream from which an event is to be withheld. An unknown coding is passed on and not looked into.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
 import msgspec
 
-from lmwarden.gateway.heads import ResponseLines, status_line
+from lmwarden.gateway.coded_tap import CodedTap, accepts
+from lmwarden.gateway.codings import Decoder, coding_of
+from lmwarden.gateway.heads import ResponseLines, decoded_lines, status_line
+from lmwarden.gateway.routes import Tap
 from lmwarden.gateway.sse_filter import UsageEventFilter
-from lmwarden.gateway.usage import UsageTap
+from lmwarden.gateway.stream_taps import ChatTap
+from lmwarden.gateway.usage import NO_TAP, UsageTap, tap_for
+from lmwarden.gateway.usage_counts import Counts
 
 _CRLF = b"\r\n"
 _CHUNKED_LINE = b"Transfer-Encoding: chunked\r\n"
 _CLOSE_AND_END = b"Connection: close\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
 _NO_BODY = frozenset((204, 304))
+_TAIL_BYTES = 16
 
 
 class Framing(Enum):
@@ -47,17 +57,27 @@ class Relay(msgspec.Struct, eq=False, gc=False):
 
     framing: Framing
     tap: UsageTap
-    _filter: UsageEventFilter | None
+    _filter: UsageEventFilter | None = None
+    _decoding: CodedTap | None = None
+    """The tap, if the client gets what it decodes."""
     _out: list[bytes] = []
     _last_raw: bytes = b""
+    """The last read, or the end of the last ones if they were short."""
 
     def piece(self, piece: bytes) -> None:
         """Take a piece of the body (not used when raw: then the tap takes it directly).
 
         Raises:
             EngineAbortedError: from the tap.
+            CorruptError: what is to be decoded for the client cannot be.
         """
-        dull = self.tap.feed(piece)
+        if self._decoding is None:
+            self._take(piece, self.tap.feed(piece))
+        else:
+            for part, dull in self._decoding.parts(piece):
+                self._take(part, dull)
+
+    def _take(self, piece: bytes, dull: bool) -> None:
         usage_filter = self._filter
         if usage_filter is not None and (usage_filter.held or usage_filter.after_cr is not None or not dull):
             piece = usage_filter.feed(piece)
@@ -67,7 +87,7 @@ class Relay(msgspec.Struct, eq=False, gc=False):
     def read(self, raw: bytes) -> bytes:
         """What goes to the client for one read's worth of bytes; may be empty."""
         if self.framing is RAW:
-            self._last_raw = raw
+            self._last_raw = raw if len(raw) >= _TAIL_BYTES else (self._last_raw + raw)[-_TAIL_BYTES:]
             return raw
         return self._drain()
 
@@ -88,9 +108,12 @@ class Relay(msgspec.Struct, eq=False, gc=False):
             return None
         if self.framing is PLAIN:
             return event
-        # Raw: the tap saw the event's empty line last, and after it came exactly the end of a chunk.
-        if self.framing is RAW and not self._last_raw.endswith(b"\n\n\r\n"):
-            return None
+        if self.framing is RAW:
+            # It is the end of a chunk if behind the body's last bytes comes exactly the line end that closes one. With
+            # a letter among those bytes they cannot be mistaken for the line ends of the framing around them.
+            tail = self.tap.last_bytes()
+            if not tail.strip(b"\r\n") or not self._last_raw.endswith(tail + _CRLF):
+                return None
         return _chunk(event)
 
     def _drain(self) -> bytes:
@@ -103,6 +126,47 @@ class Relay(msgspec.Struct, eq=False, gc=False):
 
 def _chunk(body: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(body), body)
+
+
+def relay_for(
+    kind: Tap | None,
+    status: int,
+    lines: ResponseLines,
+    *,
+    http10: bool,
+    accept_encoding: bytes | None,
+    usage_hidden: bool,
+    response_made: Callable[[str], None] | None = None,
+) -> tuple[Relay, ResponseLines]:
+    """What an answer goes through, and its head as the client gets to see it.
+
+    Args:
+        kind: Of what the request asked for; None: no generation.
+        status: The answer's.
+        lines: Its head.
+        http10: The client knows no chunks.
+        accept_encoding: The client's header, if it sent one.
+        usage_hidden: A chat stream's usage chunk was not asked for.
+        response_made: See ``Counts``.
+    """
+    tap = tap_for(kind, status, lines)
+    if response_made is not None and isinstance(tap, Counts):
+        tap.response_made = response_made
+    usage_filter = UsageEventFilter() if usage_hidden and type(tap) is ChatTap else None
+    decoding = None
+    if lines.content_encoding and status not in _NO_BODY:
+        coding = coding_of(lines.content_encoding)
+        if coding is None:
+            tap, usage_filter = NO_TAP, None
+        elif coding:
+            passed_on = usage_filter is not None or not accepts(accept_encoding, coding)
+            tap = coded = CodedTap(tap, Decoder(coding), passed_on=passed_on)
+            if passed_on:
+                decoding = coded
+                lines = decoded_lines(lines)
+    changed = usage_filter is not None or decoding is not None
+    framing = choose_framing(lines, status=status, http10=http10, filtered=changed)
+    return Relay(framing, tap, usage_filter, decoding), lines
 
 
 def choose_framing(lines: ResponseLines, *, status: int, http10: bool, filtered: bool) -> Framing:

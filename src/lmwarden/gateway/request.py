@@ -16,9 +16,10 @@ from types import MappingProxyType
 import msgspec
 
 from lmwarden.gateway import envelope
+from lmwarden.gateway.codings import coding_of
 from lmwarden.gateway.envelope import Problem
 from lmwarden.gateway.heads import Lines, bearer, read_request_lines
-from lmwarden.gateway.routes import ROUTES, Api, Route, api_of, find_route, split_target
+from lmwarden.gateway.routes import ROUTES, Api, Route, api_of, authority_of, find_route, split_target
 from lmwarden.gateway.settings import Authenticator
 from lmwarden.types import KeyIdentity
 
@@ -60,6 +61,8 @@ class ClientRequest(msgspec.Struct, eq=False):
     credential: bytes | None = None
     """As the client sent it; goes nowhere but to the authenticator."""
     key: KeyIdentity | None = None
+    coding: str = ""
+    """Of the body, until it is decoded; empty: none."""
     body: bytes | bytearray = b""
     problem: Problem | None = None
     unread: bool = False
@@ -115,6 +118,8 @@ def with_length(model: ClientRequest, length: int, credential: bytes | None) -> 
         length,
         False,
         credential,
+        None,
+        model.coding,
     )
 
 
@@ -126,6 +131,9 @@ def read_head(method: bytes, target: bytes, version: str, lines: Lines, close: b
     if route is None:
         path, query = split_target(target)
         route = find_route(path)
+        authority = authority_of(target)
+        if authority is not None and b"host" in first:
+            first[b"host"] = authority
     api = route.api if route is not None else api_of(path)
     if b"anthropic-version" in first:
         api = Api.ANTHROPIC
@@ -178,11 +186,11 @@ def examine(
         problem = _authenticate(request, authenticator)
         if problem is not None:
             return problem
-    if b"content-encoding" in request.first and (
-        request.first[b"content-encoding"].strip().lower() not in (b"", b"identity")
-        or (request.repeated is not None and b"content-encoding" in request.repeated)
-    ):
-        return envelope.ENCODED_BODY
+    if b"content-encoding" in request.first:
+        coding = coding_of(request.first[b"content-encoding"])
+        if coding is None or (request.repeated is not None and b"content-encoding" in request.repeated):
+            return envelope.UNKNOWN_CODING
+        request.coding = coding
     limit = body_limit(request, max_body_bytes)
     if request.content_length is not None and request.content_length > limit:
         return envelope.too_large(limit)

@@ -1,75 +1,58 @@
-"""Reads a client's requests from its bytes: heads, bodies, and what is wrong with them.
+"""Reads a client's requests from its bytes: heads, and what is wrong with them.
 
 Heads, small bodies and chunked bodies are read into one buffer that all connections share: reading and parsing happen
 in one call, so nobody sees another's bytes. httptools reads the heads and the chunks. A head that came in one piece is
 given to it alone, so that its bytes and the request that came of them are at hand together: only there is a head
-remembered (``head_memory``), and every other head makes the connection forget. A body with a Content-Length that did
-not come whole with its head is read straight into a buffer of its own (``incoming_body``).
+remembered (``head_memory``), and every other head makes the connection forget. Bodies are the other half's
+(``body_reader``).
 
 What a head alone decides (no such path, no key, too large, ambiguous) becomes the request's ``problem``. If the rest of
 its body is small, it is read and dropped and the connection lives on; otherwise the request is handed over at once,
-``unread``, and all further input is discarded. Input that is no body (chunk framing, extensions, trailers) may not be
-endless either: it is counted against the limit of heads and what the body has brought.
+``unread``, and all further input is discarded.
 """
 
 from __future__ import annotations
 
-import asyncio
-
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from lmwarden.gateway import envelope
+from lmwarden.gateway.body_reader import BodyReader
 from lmwarden.gateway.envelope import Problem
 from lmwarden.gateway.head_memory import HeadMemory
 from lmwarden.gateway.heads import Lines
-from lmwarden.gateway.incoming_body import IncomingBody
-from lmwarden.gateway.reader_needs import Judge, ReaderEvents
-from lmwarden.gateway.request import ClientRequest, body_limit, read_head
+from lmwarden.gateway.reader_needs import Judge
+from lmwarden.gateway.request import ClientRequest, read_head
 from lmwarden.gateway.routes import Api
 
 _DROPPABLE_BYTES = 1024 * 1024
 """Up to this size the body of a refused request is read and dropped, so that the connection survives."""
-_FRAMING_PER_BODY_BYTE = 16
-"""Most bytes of chunk framing per byte of body, beyond ``max_head_bytes``; chunks of one byte need five."""
 _HEAD_END = b"\r\n\r\n"
 _MAX_WHOLE_HEAD_BYTES = 8192
 """Longer heads are read as they come, and not remembered."""
 
 
-class RequestReader(ReaderEvents):
+class RequestReader(BodyReader):
     """The reading half of a client connection. The other half says what becomes of the requests."""
 
     __slots__ = (
-        "_body",
-        "_budget",
         "_continue_due",
-        "_direct",
-        "_framing_bytes",
         "_head_bytes",
         "_heads",
-        "_judge",
         "_lines",
         "_memory",
-        "_over_budget",
         "_parser",
-        "_progress_bytes",
-        "_reading",
         "_shared",
         "_synthetic",
         "_target",
         "_upgrading",
+        "begun",
         "discarding",
-        "paused_for_budget",
-        "quiet",
         "requests",
-        "transport",
+        "surplus",
     )
 
-    transport: asyncio.Transport
-
     def __init__(self, judge: Judge) -> None:
-        self._judge = judge
-        self._budget = judge.budget
+        super().__init__(judge)
         self._shared = judge.read_buffer
         self._parser: HttpRequestParser | None = None
         """Made when it is needed, dropped while a stream is sent: 5,000 open streams need no parsers."""
@@ -77,15 +60,6 @@ class RequestReader(ReaderEvents):
         self._target = b""
         self._head_bytes = 0
         """Bytes of a head that is not complete; above 0 a request has begun."""
-        self._reading: ClientRequest | None = None
-        """The request whose head is read and whose body is not."""
-        self._body: bytes | bytearray = b""
-        self._direct: IncomingBody | None = None
-        """A body that is being read straight into its own buffer."""
-        self._framing_bytes = 0
-        """Bytes that have come in a chunked body's reads, its pieces included."""
-        self._progress_bytes = 0
-        """Bytes of a body since ``quiet`` was set back."""
         self._heads = 0
         """Heads that the parser has completed."""
         self._memory: HeadMemory | None = None
@@ -98,11 +72,10 @@ class RequestReader(ReaderEvents):
         """Complete requests, in order."""
         self.discarding = False
         """Input is read and dropped until the connection closes."""
-        self._over_budget = False
-        """The body that is being read had to wait for the budget of all bodies."""
-        self.paused_for_budget = False
-        self.quiet = 0
-        """Sweeps since something happened."""
+        self.surplus = False
+        """Beyond the limit of connections: its first request is the last."""
+        self.begun = False
+        """A request has begun on this connection, now or before."""
 
     # -- for the connection ---------------------------------------------------------------------------------
 
@@ -134,15 +107,6 @@ class RequestReader(ReaderEvents):
         self.requests.clear()
         self._budget.forget(self)
 
-    def drop_body(self) -> None:
-        """The body that is being read is not wanted."""
-        if self._direct is not None:
-            self._direct.give_up()
-            self._direct = None
-        elif self._body:
-            self._budget.give_back(len(self._body))
-        self._body = b""
-
     @property
     def in_head(self) -> bool:
         """A head has begun and is not complete."""
@@ -152,6 +116,12 @@ class RequestReader(ReaderEvents):
     def in_body(self) -> bool:
         """A head was read, and its body is to come."""
         return self._reading is not None
+
+    def refuse_body(self) -> None:
+        """There is no room for the body that is being read: hand its request over, and read no further."""
+        request = self._reading
+        assert request is not None
+        self.refuse_unread(envelope.no_buffer(request.api))
 
     def refuse_unread(self, problem: Problem, *, anthropic: bool = False) -> None:
         """Hand over what is no valid request, or the one whose body is being read, and read no further."""
@@ -173,6 +143,7 @@ class RequestReader(ReaderEvents):
             request, at = recalled
             if self._judge.check_key(request) is None:
                 self._reading = request
+                self._parser = None  # it waits for this body
                 return self._body_follows(request, data[at:])
         memory.forget()
         text = bytes(data[:_MAX_WHOLE_HEAD_BYTES])
@@ -220,6 +191,7 @@ class RequestReader(ReaderEvents):
             if self._head_bytes:
                 self._count_head(len(data))
         elif reading.problem is None and reading.content_length and not self._synthetic:
+            self._parser = None  # it waits for this body
             self._read_directly(reading)
         elif reading is began:
             self._progress(len(data))
@@ -232,25 +204,12 @@ class RequestReader(ReaderEvents):
         if self._head_bytes > self._judge.settings.max_head_bytes:
             self.refuse_unread(envelope.HEAD_TOO_LARGE, anthropic=self._target.startswith(b"/v1/messages"))
 
-    def _count_framing(self, request: ClientRequest, nbytes: int) -> None:
-        self._framing_bytes += nbytes
-        most = self._judge.settings.max_head_bytes + _FRAMING_PER_BODY_BYTE * len(self._body)
-        if self._framing_bytes > most:
-            request.problem = envelope.TOO_MUCH_FRAMING
-            self._refuse(request)
-
-    def _progress(self, nbytes: int) -> None:
-        """A body must bring so much within its time limit: a trickle is as good as a standstill."""
-        self._progress_bytes += nbytes
-        if self._progress_bytes >= self._judge.settings.body_progress_bytes:
-            self._progress_bytes = 0
-            self.quiet = 0
-
     def on_message_begin(self) -> None:
         """A head begins."""
         if not self._synthetic:
             self._head_bytes = 1
             self.quiet = 0
+            self.begun = True
 
     def on_url(self, target: bytes) -> None:
         """The request target, maybe in parts."""
@@ -287,36 +246,21 @@ class RequestReader(ReaderEvents):
             problem = self._judge.examine(request)
         if len(lines) > self._judge.settings.max_header_lines:
             problem = envelope.HEAD_TOO_LARGE
+        if self.surplus:
+            request.close = True
+            if request.route is None or request.route.local is None:
+                problem = envelope.too_many_connections(request.api)
         if problem is not None:
             request.problem = problem
             length = request.content_length
             framed = problem.status not in (400, 431, 505) and length is not None
-            if not framed or request.expects_continue or (length or 0) > _DROPPABLE_BYTES:
+            if self.surplus or not framed or request.expects_continue or (length or 0) > _DROPPABLE_BYTES:
                 self._refuse(request)
         elif request.expects_continue and request.content_length != 0:
             self._continue_due = True
             self.continue_wanted()
 
     # -- bodies ---------------------------------------------------------------------------------------------
-
-    def on_body(self, piece: bytes) -> None:
-        """A piece of a body."""
-        request = self._reading
-        if request is None or request.problem is not None:
-            return
-        if not self._body:
-            self._body = piece
-        else:
-            if type(self._body) is bytes:
-                self._body = bytearray(self._body)
-            self._body += piece
-        within = self._budget.take(len(piece))
-        limit = body_limit(request, self._judge.settings.max_body_bytes)
-        if len(self._body) > limit:
-            request.problem = envelope.too_large(limit)
-            self._refuse(request)
-        elif not within and len(self._body) != request.content_length:
-            self._wait_for_budget()
 
     def on_message_complete(self) -> None:
         """The request is complete."""
@@ -338,44 +282,6 @@ class RequestReader(ReaderEvents):
             self.discarding = True
         self.requests.append(request)
         self.request_queued()
-
-    def _body_follows(self, request: ClientRequest, data: memoryview) -> memoryview:
-        """``data`` begins with the body of the request whose head was just read; returns what is left."""
-        length = request.content_length
-        assert length is not None
-        have = bytes(data[:length])
-        self._budget.take(len(have))
-        if len(have) == length:
-            self._complete(have)
-        else:
-            self._body = have
-            self.quiet = self._progress_bytes = 0
-            self._read_directly(request)
-        return data[length:]
-
-    def _read_directly(self, request: ClientRequest) -> None:
-        """Most of the body is still to come: give it a buffer of its own."""
-        assert request.content_length is not None
-        self._direct = IncomingBody(bytes(self._body), request.content_length, self._budget)
-        self._body = b""
-        self._parser = None  # it waits for this body
-        if not self._direct.reserve():
-            self._wait_for_budget()
-
-    def _direct_read(self, direct: IncomingBody, nbytes: int) -> None:
-        self._progress(nbytes)
-        within = direct.take(nbytes)
-        if direct.complete:
-            self._direct = None
-            self._complete(direct.buffer)
-        elif not within:
-            self._wait_for_budget()
-
-    def _wait_for_budget(self) -> None:
-        self.paused_for_budget = True
-        self.transport.pause_reading()
-        self._budget.wait(self, again=self._over_budget)
-        self._over_budget = True
 
     # -- oddities -------------------------------------------------------------------------------------------
 

@@ -95,6 +95,14 @@ def split_target(target: bytes) -> tuple[bytes, bytes]:
     return path, mark + query
 
 
+def authority_of(target: bytes) -> bytes | None:
+    """The authority of a request target in absolute form, which counts and not the Host line; None: another form."""
+    if target.startswith(b"/"):
+        return None
+    _, found, rest = target.partition(b"://")
+    return re.split(rb"[/?]", rest, maxsplit=1)[0] if found else None
+
+
 def find_route(path: bytes) -> Route | None:
     """The route of a path, or None. The caller checks the method."""
     route = ROUTES.get(path)

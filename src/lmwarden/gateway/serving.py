@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from lmwarden.gateway.counters import ModelCounters
-from lmwarden.gateway.driver import RouterDriver
+from lmwarden.gateway.driver import HeldRequest, RouterDriver
 from lmwarden.gateway.outbox import Outbox
 from lmwarden.gateway.pool import EnginePool
 from lmwarden.gateway.responses import ResponseOrigins
@@ -62,6 +62,10 @@ class ModelService:
         self.ignoring_rank: dict[str, set[str]] = {}
         """By path: the engines that were seen to ignore a rank on it although they should not."""
         self._destinations: dict[tuple[str, ReplicaId | None, Decision], tuple[str, bytes]] = {}
+
+    def held(self) -> list[HeldRequest]:
+        """The requests in the waiting room, the oldest first."""
+        return [routed.held() for routed in self.driver.waiting]
 
     def pin_honoured(self, engine: str, path: str, honoured: bool) -> None:
         """Take the result of a test of pins. See ``Gateway.pin_honoured``."""

@@ -30,13 +30,19 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     max_header_lines: int = 256
     """Most header lines in one head; above it 431."""
     max_pipelined: int = 8
-    """Requests read ahead of the one being answered; then reading pauses."""
+    """Requests read ahead of the one being answered; then reading pauses. So many of one connection are also begun
+    before the others get their turn."""
     head_s: float = 30.0
-    """A request head must be complete within this time of its first byte."""
+    """A request head must be complete within this time of its first byte, and the first one of a connection must begin
+    within it."""
     body_stall_s: float = 60.0
     """A request body must not stand still for longer."""
     body_progress_bytes: int = 6 * 1024
     """Less than this within ``body_stall_s`` is standing still: a trickle holds memory as well as silence does."""
+    max_connections: int = 16_384
+    """Client connections at the same time; beyond it a new one is refused."""
+    max_connections_per_peer: int = 8_192
+    """Those of one address."""
     keep_alive_s: float = 300.0
     """An idle client connection is closed after this time: longer than the pools of the clients we know."""
     linger_s: float = 2.0
@@ -101,3 +107,5 @@ class ServedModel:
     """Lower-case header names that name a conversation, tried before the ones that we know."""
     max_model_len: int | None = None
     """Context window in tokens as the engine reports it; None: unknown. See ``Gateway.describe``."""
+    drop_billing_line: bool = False
+    """Take Claude Code's billing line out of prompts, because the engine leaves it in."""

@@ -4,6 +4,10 @@ Almost every piece of a stream is *dull*: one whole event of the kind that carri
 bytes and its end. What is not is looked at line by line, and a line that holds one of a few words is decoded; inside
 a JSON string a quote is escaped, hence ``"usage"`` with bare quotes is a key (or a whole value), never a part of the
 text that the model wrote. Lines end with LF, CR or CRLF, and pieces may be cut anywhere.
+
+What the standard allows and no engine is known to do is read too: a byte order mark in front, and an event whose data
+is spread over several ``data:`` lines. Data that cannot be read is therefore kept until its event ends, and read again
+with the lines that followed.
 """
 
 from __future__ import annotations
@@ -12,7 +16,6 @@ from lmwarden.gateway.usage_counts import (
     UNREADABLE,
     Counts,
     EngineAbortedError,
-    MessagesShape,
     decode_chat,
     decode_messages,
     decode_responses_event,
@@ -22,7 +25,12 @@ from lmwarden.gateway.usage_counts import (
 )
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
-"""A longer line that arrives in parts is skipped: its usage stays unknown, memory stays bounded."""
+"""A longer line that arrives in parts is skipped: its usage stays unknown, memory stays bounded. So is the data of an
+event that is longer."""
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
+"""An empty line after a line, both ended by LF, by CRLF or by CR. (Where styles are mixed, some ends are missed.)"""
+_TAIL_BYTES = 8
 
 
 class StreamTap(Counts):
@@ -33,19 +41,23 @@ class StreamTap(Counts):
     _skipping: bool = False
     """Inside a line that is too long to keep."""
     _last: bytes = b""
-    """The last piece: tells whether an event is complete."""
-    _mid_line: bool = False
-    """The next piece does not begin a line."""
+    """The last piece, or the end of the last ones if they were short: tells whether an event is complete."""
+    _inside: bool = False
+    """The next piece does not begin a line, or goes on with ``_unread``."""
+    _unread: bytearray | None = None
+    """Data of the event that we are in which made no sense, and what followed."""
+    _after_cr: bool = False
+    """The last line ended with CR: an LF that follows belongs to it."""
     _ended: bool = False
 
     def feed(self, piece: bytes) -> bool:
         """See ``UsageTap``. Subclasses first ask whether the piece is dull."""
-        self._last = piece
-        if not self._mid_line and piece.endswith(b"\n"):
+        self._last = piece if len(piece) >= _TAIL_BYTES else (self._last + piece)[-_TAIL_BYTES:]
+        if not self._inside and piece.endswith(b"\n"):
             self._lines(piece)
         else:
             self._assemble(piece)
-            self._mid_line = self._skipping or self._partial is not None
+        self._inside = self._partial is not None or self._unread is not None or self._skipping
         return False
 
     def clean_end(self) -> bool:
@@ -53,15 +65,61 @@ class StreamTap(Counts):
         if self._partial:
             rest, self._partial = bytes(self._partial), None
             self._lines(rest)
+        self._read_again()
         return self._ended
 
     def between_events(self) -> bool:
-        """See ``UsageTap``. Only for streams that end their lines with LF, as vLLM's do."""
-        return not self._mid_line and not self._ended and self._last.endswith(b"\n\n")
+        """See ``UsageTap``."""
+        return not self._inside and not self._ended and self._last.endswith(_EVENT_ENDS)
+
+    def last_bytes(self) -> bytes:
+        """See ``UsageTap``."""
+        return self._last[-_TAIL_BYTES:]
+
+    def _tells(self, lines: bytes) -> bool:
+        """Whether there may be something of interest in these lines."""
+        raise RuntimeError("a StreamTap is made for one API")
+
+    def _event(self, data: bytes) -> None:
+        """Take an event's data.
+
+        Raises:
+            UNREADABLE: it is not of this API.
+            EngineAbortedError: see ``UsageTap``.
+        """
+        raise RuntimeError("a StreamTap is made for one API")
 
     def _lines(self, lines: bytes) -> None:
         """Look at whole lines."""
-        raise RuntimeError("a StreamTap is made for one API")
+        if self._after_cr and lines.startswith(b"\n"):
+            lines = lines[1:]
+        self._after_cr = lines.endswith(b"\r")
+        if self._unread is None and not self._tells(lines) and lines.endswith(_EVENT_ENDS):
+            return
+        for line in lines.splitlines():
+            if not line:
+                self._read_again()
+                continue
+            data = _data_of(line)
+            if data is None:
+                continue
+            if self._unread is not None:
+                if len(self._unread) <= MAX_LINE_BYTES:
+                    self._unread += b"\n" + data
+                continue
+            try:
+                self._event(data)
+            except UNREADABLE:
+                self._unread = bytearray(data)
+
+    def _read_again(self) -> None:
+        """The event ends: does its data make sense as a whole?"""
+        unread, self._unread = self._unread, None
+        if unread is not None and b"\n" in unread:
+            try:
+                self._event(bytes(unread))
+            except UNREADABLE:
+                pass  # it is not for us
 
     def _assemble(self, piece: bytes) -> None:
         cut = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
@@ -70,6 +128,7 @@ class StreamTap(Counts):
                 return
             first = min(at for at in (piece.find(b"\n"), piece.find(b"\r")) if at >= 0) + 1
             self._skipping = False
+            self._after_cr = piece[first - 1 : first] == b"\r"
             piece, cut = piece[first:], cut - first
         whole, rest = piece[:cut], piece[cut:]
         if self._partial is not None:
@@ -89,6 +148,7 @@ class StreamTap(Counts):
 
 def _data_of(line: bytes) -> bytes | None:
     """What a ``data:`` line carries, or None for another line."""
+    line = line.removeprefix(_BYTE_ORDER_MARK)  # only the first line can have one
     return line[5:].strip() if line.startswith(b"data:") else None
 
 
@@ -101,7 +161,7 @@ class ChatTap(StreamTap):
         if (
             going_on
             and piece.count(b'_reason"') == going_on
-            and not self._mid_line
+            and not self._inside
             and piece.find(b"\n\n") == len(piece) - 2
             and piece.startswith(b"data: {")
         ):
@@ -109,30 +169,24 @@ class ChatTap(StreamTap):
             return True
         return super().feed(piece)
 
-    def _lines(self, lines: bytes) -> None:
-        if (
-            b'"usage"' not in lines
-            and b"[DONE]" not in lines
-            and b'"error"' not in lines
-            and lines.count(b'_reason":null') == lines.count(b'_reason"')
-        ):
+    def _tells(self, lines: bytes) -> bool:
+        return (
+            b'"usage"' in lines
+            or b"[DONE]" in lines
+            or b'"error"' in lines
+            or lines.count(b'_reason":null') != lines.count(b'_reason"')
+        )
+
+    def _event(self, data: bytes) -> None:
+        if data == b"[DONE]":
+            self._ended = True
             return
-        for line in lines.splitlines():
-            data = _data_of(line)
-            if data is None:
-                continue
-            if data == b"[DONE]":
-                self._ended = True
-                continue
-            try:
-                event = decode_chat(data)
-            except UNREADABLE:
-                continue
-            if event.usage is not None:
-                self.take(event.usage)
-            if event.error and bytes(event.error) != b"null":
-                self.failed = True
-            take_choices(self, event.choices)
+        event = decode_chat(data)
+        if event.usage is not None:
+            self.take(event.usage)
+        if event.error and bytes(event.error) != b"null":
+            self.failed = True
+        take_choices(self, event.choices)
 
 
 class MessagesTap(StreamTap):
@@ -145,29 +199,20 @@ class MessagesTap(StreamTap):
         """See ``UsageTap``. Dull: a delta of a content block."""
         if (
             piece.startswith(b"event: content_block_delta\n")
-            and not self._mid_line
+            and not self._inside
             and piece.find(b"\n\n") == len(piece) - 2
         ):
             self._last = piece
             return True
         return super().feed(piece)
 
-    def _lines(self, lines: bytes) -> None:
-        if b'"usage"' not in lines and b"message_stop" not in lines and b'"error"' not in lines:
-            return
-        for line in lines.splitlines():
-            data = _data_of(line)
-            if data is None:
-                continue
-            try:
-                event = decode_messages(data)
-            except UNREADABLE:
-                continue
-            self._event(event)
+    def _tells(self, lines: bytes) -> bool:
+        return b'"usage"' in lines or b"message_stop" in lines or b'"error"' in lines
 
-    def _event(self, event: MessagesShape) -> None:
+    def _event(self, data: bytes) -> None:
+        event = decode_messages(data)
         if event.type == "message_start" and event.message is not None and event.message.usage is not None:
-            self.take_messages(event.message.usage)
+            self.take_messages(event.message.usage, begins=True)
         elif event.type == "message_delta":
             if event.usage is not None:
                 self.take_messages(event.usage)
@@ -193,31 +238,25 @@ class ResponsesTap(StreamTap):
         """See ``UsageTap``. Dull: a delta of text; the response itself is in the first events and in the last."""
         if (
             piece.startswith(b"event: response.output_text.delta\n")
-            and not self._mid_line
+            and not self._inside
             and piece.find(b"\n\n") == len(piece) - 2
         ):
             self._last = piece
             return True
         return super().feed(piece)
 
-    def _lines(self, lines: bytes) -> None:
-        if b'"response"' not in lines and b'"error"' not in lines and b"[DONE]" not in lines:
+    def _tells(self, lines: bytes) -> bool:
+        return b'"response"' in lines or b'"error"' in lines or b"[DONE]" in lines
+
+    def _event(self, data: bytes) -> None:
+        if data == b"[DONE]":
+            self._ended = True
             return
-        for line in lines.splitlines():
-            data = _data_of(line)
-            if data is None:
-                continue
-            if data == b"[DONE]":
-                self._ended = True
-                continue
-            try:
-                event = decode_responses_event(data)
-            except UNREADABLE:
-                continue
-            if event.type in ("response.completed", "response.incomplete", "response.failed") and event.response:
-                self._ended = True
-                take_response(self, event.response)
-            elif event.type == "response.created" and event.response:
-                note_response(self, event.response)
-            elif event.type == "error":
-                self._ended = self.failed = True
+        event = decode_responses_event(data)
+        if event.type in ("response.completed", "response.incomplete", "response.failed") and event.response:
+            self._ended = True
+            take_response(self, event.response)
+        elif event.type == "response.created" and event.response:
+            note_response(self, event.response)
+        elif event.type == "error":
+            self._ended = self.failed = True

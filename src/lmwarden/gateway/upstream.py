@@ -9,11 +9,13 @@ request was written to its last byte.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from lmwarden.gateway.codings import CorruptError
 from lmwarden.gateway.heads import Lines, ResponseLines, read_response_lines
 from lmwarden.gateway.known_heads import MAX_MISSES, KnownHead, remember
 from lmwarden.gateway.outbox import Outbox
@@ -21,6 +23,9 @@ from lmwarden.gateway.splice import BodyPart
 from lmwarden.gateway.usage_counts import EngineAbortedError
 
 _MAX_HEAD_BYTES = 256 * 1024
+_RECEIVE_BYTES = 128 * 1024
+"""Of an engine's answer in the kernel, while its client reads slowly. Left alone Linux lets it grow to megabytes; a
+stream of tokens needs a thousandth of that."""
 
 OnPiece = Callable[[bytes], object]
 
@@ -147,6 +152,9 @@ class UpstreamConnection(asyncio.Protocol):
         """Connected."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._pool.connections.add(self)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
 
     def data_received(self, data: bytes) -> None:
         """The engine answers."""
@@ -276,7 +284,13 @@ class UpstreamConnection(asyncio.Protocol):
         self._misses += 1
         head = remember(data)
         # 204 and 304 have no body whatever their length says: that is for the parser to judge.
-        if head is not None and self._head is not None and self._head[0] not in (204, 304):
+        # A line of an encoded answer may have to be taken out again.
+        if (
+            head is not None
+            and self._head is not None
+            and self._head[0] not in (204, 304)
+            and not self._head[1].content_encoding
+        ):
             status, lines = self._head
             lines.onward = [b"".join(lines.onward)]
             self._known = (head, status, lines)
@@ -294,7 +308,7 @@ class UpstreamConnection(asyncio.Protocol):
         user = self.user
         if user is None:
             return
-        if cause is not None and not isinstance(cause, EngineAbortedError | BadAnswerError):
+        if cause is not None and not isinstance(cause, EngineAbortedError | BadAnswerError | CorruptError):
             raise cause  # a fault of ours: the loop reports it and closes the connection
         self._end(user).upstream_garbled(isinstance(cause, EngineAbortedError))
 

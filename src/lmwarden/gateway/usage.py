@@ -11,7 +11,7 @@ also knows whether an answer ended as it should:
   ``stop_reason`` that stays null, on /v1/responses a status ``cancelled``). Passing that on would look like a
   finished answer that is merely short. (For models whose answers need no parser of their own, vLLM says
   ``completed`` on /v1/responses: that abort cannot be seen.)
-* ``failed``: an error event came inside a stream of status 200.
+* ``failed``: an error came inside an answer of status 200.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class UsageTap(Protocol):
 
     @property
     def failed(self) -> bool:
-        """An error event came by."""
+        """An error came by."""
         ...
 
     def feed(self, piece: bytes) -> bool:
@@ -69,6 +69,10 @@ class UsageTap(Protocol):
 
     def between_events(self) -> bool:
         """Whether an event of our own may be put in here."""
+        ...
+
+    def last_bytes(self) -> bytes:
+        """The end of what was fed, for who has to find it in the bytes on the wire."""
         ...
 
     def usage(self) -> Usage:
@@ -103,6 +107,10 @@ class BodyTap(Counts):
         """See ``UsageTap``: there are no events."""
         return False
 
+    def last_bytes(self) -> bytes:
+        """See ``UsageTap``."""
+        return b""
+
     def clean_end(self) -> bool:
         """See ``UsageTap``. Here the usage is read; a body that makes no sense is relayed all the same."""
         pieces, self._pieces = self._pieces, None
@@ -120,9 +128,11 @@ class BodyTap(Counts):
             chat = decode_chat(body)
             if chat.usage is not None:
                 self.take(chat.usage)
+            self.failed = bool(chat.error) and bytes(chat.error) != b"null"
             take_choices(self, chat.choices)
         elif self.kind is Tap.MESSAGES:
             message = decode_messages(body)
+            self.failed = message.type == "error"
             if message.usage is not None:
                 self.take_messages(message.usage)
             self.finish_reason = message.stop_reason
@@ -161,6 +171,10 @@ class NoTap:
         """See ``UsageTap``."""
         return False
 
+    def last_bytes(self) -> bytes:
+        """See ``UsageTap``."""
+        return b""
+
     def usage(self) -> Usage:
         """Nothing is known."""
         return Usage()
@@ -171,13 +185,13 @@ NO_TAP = NoTap()
 
 
 def tap_for(kind: Tap | None, status: int, lines: ResponseLines) -> UsageTap:
-    """The tap for an answer. Compressed answers (we ask for none) and errors are not looked into for usage."""
-    if lines.content_encoding and lines.content_encoding.strip().lower() != b"identity":
-        return NO_TAP
+    """The tap for an answer's text. Errors are not looked into for usage."""
+    if status in (204, 304):
+        return NO_TAP  # whatever its head says: there is no body
     content_type = lines.content_type.lstrip().lower()
     framed = lines.content_length is not None or lines.transfer_encoding is not None
     if kind is None or status >= 400:
-        json = content_type.startswith(b"application/json") and status not in (204, 304)
+        json = content_type.startswith(b"application/json")
         return NO_TAP if framed or not json else BodyTap(kind=None, framed=False)
     if not content_type.startswith(b"text/event-stream"):
         return BodyTap(kind=kind, framed=framed or not content_type.startswith(b"application/json"))

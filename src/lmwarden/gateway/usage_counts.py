@@ -11,6 +11,8 @@ import msgspec
 
 from lmwarden.types import Usage
 
+MOST_TOKENS = 1_000_000_000
+
 
 class EngineAbortedError(Exception):
     """The engine aborted the generation although nobody asked for it."""
@@ -109,11 +111,12 @@ class Counts(msgspec.Struct, eq=False, gc=False):
         if details is not None and details.cached_tokens is not None:
             self.cached = details.cached_tokens
 
-    def take_messages(self, usage: UsageShape) -> None:
+    def take_messages(self, usage: UsageShape, *, begins: bool = False) -> None:
         """Anthropic's shape: the prompt is the sum of three parts, given in one event or spread over two.
 
         vLLM's ``message_start`` has the whole prompt as ``input_tokens`` and ``message_delta`` the split, so
-        the later values replace the earlier ones and are not added to them.
+        the later values replace the earlier ones and are not added to them. What ``message_start`` (``begins``) says
+        of the output is 0 or 1 whatever comes, and no count.
         """
         if usage.input_tokens is not None:
             self.uncached_input = usage.input_tokens
@@ -121,22 +124,25 @@ class Counts(msgspec.Struct, eq=False, gc=False):
             self.cached = usage.cache_read_input_tokens
         if usage.cache_creation_input_tokens is not None:
             self.cache_creation = usage.cache_creation_input_tokens
-        if usage.output_tokens is not None:
+        if usage.output_tokens is not None and not begins:
             self.completion = usage.output_tokens
         if self.uncached_input is not None:
             self.prompt = self.uncached_input + (self.cached or 0) + (self.cache_creation or 0)
 
     def usage(self) -> Usage:
-        """The counts; a cached part larger than the prompt or below 0 is a reporting fault and counts as unknown."""
-        cached = self.cached
-        if cached is not None and not 0 <= cached <= (self.prompt if self.prompt is not None else cached):
-            cached = None
+        """The counts. One that no engine can mean is a reporting fault and counts as unknown: below 0, beyond any
+        context, or a cached part larger than the prompt."""
+        prompt, completion = _plausible(self.prompt, MOST_TOKENS), _plausible(self.completion, MOST_TOKENS)
         return Usage(
-            prompt_tokens=self.prompt,
-            cached_tokens=cached,
-            completion_tokens=self.completion,
+            prompt_tokens=prompt,
+            cached_tokens=_plausible(self.cached, prompt if prompt is not None else MOST_TOKENS),
+            completion_tokens=completion,
             finish_reason=self.finish_reason,
         )
+
+
+def _plausible(tokens: int | None, most: int) -> int | None:
+    return tokens if tokens is not None and 0 <= tokens <= most else None
 
 
 def take_choices(counts: Counts, choices: list[Choice] | None) -> None:
