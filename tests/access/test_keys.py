@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from lmwarden.access.keys import MAX_CREDENTIAL_BYTES, Authenticator, KeyNameError, KeyStore
+from lmwarden.access.keys import MAX_CREDENTIAL_BYTES, Authenticator, KeyNameError, KeyStore, digest_of
 from lmwarden.access.secrets import StorageError
 
 SECRET = b"s" * 32
@@ -61,13 +63,14 @@ def test_the_file_is_private_and_holds_no_key(store: KeyStore, tmp_path: Path) -
         assert plain(key.encode()).hexdigest()[:16] not in text
 
 
-def test_a_running_gateway_follows(store: KeyStore) -> None:
+def test_a_running_gateway_follows_the_command_line(store: KeyStore, tmp_path: Path) -> None:
     auth = authenticator(store)
-    key = store.create("anna").encode()
+    another_process = KeyStore(tmp_path, SECRET)
+    key = another_process.create("anna").encode()
     assert auth.check(key) is None
     auth.refresh()
     assert auth.check(key) is not None
-    store.revoke("anna")
+    another_process.revoke("anna")
     auth.refresh()
     assert auth.check(key) is None
     assert auth.key_count == 0
@@ -94,3 +97,78 @@ def test_names(store: KeyStore) -> None:
     with pytest.raises(KeyNameError, match=r"no key 'ben'; existing: anna"):
         store.revoke("ben")
     assert [key.name for key in store.stored()] == ["anna"]
+
+
+def test_a_change_of_this_process_holds_from_the_next_request_on(store: KeyStore) -> None:
+    auth = authenticator(store)
+    key = store.create("anna").encode()
+    assert auth.check(key) is not None
+    store.revoke("anna")
+    assert auth.check(key) is None
+
+
+def test_a_key_knows_its_models(store: KeyStore) -> None:
+    limited, free = store.create("anna", ["small", "big", "small"]), store.create("ben")
+    check = authenticator(store).check
+    anna, ben = check(limited.encode()), check(free.encode())
+    assert anna is not None
+    assert ben is not None
+    assert (anna.models, ben.models) == (frozenset(("big", "small")), None)
+    assert [key.models for key in store.stored()] == [["big", "small"], None]
+
+
+def test_files_of_before_have_keys_for_all_models(store: KeyStore, tmp_path: Path) -> None:
+    digest = digest_of(b"lmw_old", SECRET).hex()
+    line = f'{{"name": "old", "digest": "{digest}", "created": "2026-01-01T00:00:00Z"}}'
+    (tmp_path / "keys.json").write_text(f'{{"keys": [{line}], "version": 1}}')
+    found = authenticator(store).check(b"lmw_old")
+    assert found is not None
+    assert found.models is None
+
+
+@pytest.mark.parametrize("models", [[], [""], ["a\nb"], [" a"], ["x" * 257], [f"m{number}" for number in range(101)]])
+def test_models_that_cannot_be_names(store: KeyStore, models: list[str]) -> None:
+    with pytest.raises(KeyNameError, match="the models of a key are 1 to 100 names"):
+        store.create("anna", models)
+    assert store.stored() == []
+
+
+def test_changes_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    """Each writer has a store of its own, as the console and the command line have."""
+
+    def change(number: int) -> None:
+        own = KeyStore(tmp_path, SECRET)
+        own.create(f"kept-{number}")
+        own.create(f"gone-{number}")
+        own.revoke(f"gone-{number}")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(change, range(8)))
+    names = {key.name for key in KeyStore(tmp_path, SECRET).stored()}
+    assert names == {f"kept-{number}" for number in range(8)}
+
+
+def test_the_found_digest_is_compared_in_constant_time(store: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No timing is measured here: this is the path that every accepted key takes, and the only one."""
+    key = store.create("anna").encode()
+    auth = authenticator(store)
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return False
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    assert auth.check(key) is None
+    digest = digest_of(key, SECRET)
+    assert compared == [(digest, digest)]
+
+
+def test_the_lock_is_private_and_one_that_cannot_be_made_is_one_line(store: KeyStore, tmp_path: Path) -> None:
+    store.create("anna")
+    lock = tmp_path / "keys.lock"
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(StorageError, match=r"keys\.lock: cannot be opened: Is a directory"):
+        store.revoke("anna")

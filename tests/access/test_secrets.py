@@ -59,6 +59,18 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
         load_secrets(tmp_path / "file" / "data")
 
 
+def test_a_folder_that_everybody_may_write_to_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for mode, is_fine in ((0o700, True), (0o2775, True), (0o777, False), (0o1777, False)):
+        folder.chmod(mode)
+        if is_fine:
+            load_secrets(folder)
+        else:
+            with pytest.raises(StorageError, match=r"^--data-dir: everybody may write to \S+; set its mode to 700"):
+                load_secrets(folder)
+
+
 def test_repr_shows_nothing(tmp_path: Path) -> None:
     secrets = load_secrets(tmp_path)
     assert repr(secrets) == "InstallationSecrets(...)"

@@ -5,16 +5,25 @@ keeps only its blake2b hash under the installation's secret. A check is one hash
 The look-up's timing tells nothing: without the secret nobody can choose which hash is looked up; the found
 digest is compared in constant time all the same.
 
-The running gateway re-reads the file when it changed (``refresh``, once a second), so a revoked key stops
-working without a restart. A file that cannot be read leaves the last good keys in place and says so.
+A key may be good for some models only; an alias goes with its model.
+
+The running gateway re-reads the file when it changed: at the next request where this process changed it (the console),
+within a second where another one did (``refresh``). So a revoked key stops working without a restart. A file that
+cannot be read leaves the last good keys in place and says so.
+
+Console and command line may change the file at the same time: each reads, changes and writes it under a lock on a file
+beside it, so that no key that was revoked comes back with what another one wrote.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
+import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,16 +39,20 @@ log = structlog.get_logger("lmwarden.access")
 MAX_CREDENTIAL_BYTES = 4096
 """Longer ones are wrong without being hashed."""
 _FILE = "keys.json"
+_LOCK = "keys.lock"
 _NAME_ALLOWED = "1 to 64 letters, digits, '.', '_' or '-'"
+MOST_MODELS = 100
+"""That one key may be limited to."""
+_MOST_MODEL_CHARACTERS = 256
 
 
 class KeyNameError(ValueError):
-    """The name of a key cannot be used. One line for a person."""
+    """The name of a key, or of a model that it is limited to, cannot be used. One line for a person."""
 
     exit_status = 2
 
 
-class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
+class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of ``keys.json``."""
 
     name: str
@@ -47,6 +60,8 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     """Keyed hash of the key, hexadecimal."""
     created: str
     """When, ISO 8601 in UTC."""
+    models: list[str] | None = None
+    """Names of the models that it may use, sorted; None: all."""
 
 
 class _KeyFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,24 +75,32 @@ class KeyStore:
     def __init__(self, data_dir: Path, secret: bytes) -> None:
         self._path = data_dir / _FILE
         self._secret = secret
+        self.changes = 0
+        """How often this object has changed the file."""
 
-    def create(self, name: str) -> str:
+    def create(self, name: str, models: Sequence[str] | None = None) -> str:
         """Make a key and return it; it cannot be shown again.
 
+        Args:
+            name: what to call it.
+            models: names of the models that it may use; None: all.
+
         Raises:
-            KeyNameError: the name is taken or has another form than allowed.
+            KeyNameError: the name is taken or has another form than allowed, or the models cannot be names.
             StorageError: the file cannot be read or written.
         """
         plain = name.replace(".", "").replace("_", "").replace("-", "")
         if not (name and len(name) <= 64 and name.isascii() and (plain.isalnum() or not plain)):
             raise KeyNameError(f"keys: {name!r:.80} cannot be a name; allowed: {_NAME_ALLOWED}")
-        keys = self.stored()
-        if any(key.name == name for key in keys):
-            raise KeyNameError(f"keys: {name!r} exists already; revoke it first or take another name")
+        scope = None if models is None else _scope(models)
         credential = "lmw_" + secrets.token_urlsafe(32)
         digest = digest_of(credential.encode(), self._secret).hex()
         created = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        self._write([*keys, StoredKey(name=name, digest=digest, created=created)])
+        with self._alone():
+            keys = self.stored()
+            if any(key.name == name for key in keys):
+                raise KeyNameError(f"keys: {name!r} exists already; revoke it first or take another name")
+            self._write([*keys, StoredKey(name=name, digest=digest, created=created, models=scope)])
         return credential
 
     def revoke(self, name: str) -> None:
@@ -87,12 +110,13 @@ class KeyStore:
             KeyNameError: there is none of that name.
             StorageError: the file cannot be read or written.
         """
-        keys = self.stored()
-        kept = [key for key in keys if key.name != name]
-        if len(kept) == len(keys):
-            names = ", ".join(key.name for key in keys) or "none"
-            raise KeyNameError(f"keys: there is no key {name!r:.80}; existing: {names}")
-        self._write(kept)
+        with self._alone():
+            keys = self.stored()
+            kept = [key for key in keys if key.name != name]
+            if len(kept) == len(keys):
+                names = ", ".join(key.name for key in keys) or "none"
+                raise KeyNameError(f"keys: there is no key {name!r:.80}; existing: {names}")
+            self._write(kept)
 
     def stored(self) -> list[StoredKey]:
         """All keys, oldest first.
@@ -124,16 +148,34 @@ class KeyStore:
             StorageError: the file cannot be read.
         """
         try:
-            pairs = [(bytes.fromhex(key.digest), key.name) for key in self.stored()]
+            pairs = [(bytes.fromhex(key.digest), key) for key in self.stored()]
         except ValueError:
             raise StorageError(f"{self._path}: is damaged: a digest is not hexadecimal") from None
-        return {digest: KeyIdentity(name, digest) for digest, name in pairs}
+        return {
+            digest: KeyIdentity(key.name, digest, None if key.models is None else frozenset(key.models))
+            for digest, key in pairs
+        }
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else changes the file meanwhile. The kernel gives the lock back if the process is killed."""
+        lock = self._path.with_name(_LOCK)
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageError(f"{lock}: cannot be opened: {error.strerror}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     def _write(self, keys: list[StoredKey]) -> None:
         try:
             write_private(self._path, msgspec.json.format(msgspec.json.encode(_KeyFile(keys=keys))) + b"\n")
         except OSError as error:
             raise StorageError(f"{self._path}: cannot be written: {error.strerror}") from None
+        self.changes += 1  # only now: who sees the number finds the file
 
 
 class Authenticator:
@@ -145,6 +187,7 @@ class Authenticator:
         self._store = store
         self._secret = secret
         self._stamp: tuple[int, int, int] | None = None
+        self._changes = store.changes
         self._by_digest: Mapping[bytes, KeyIdentity] = {}
         self.refresh()
 
@@ -157,12 +200,15 @@ class Authenticator:
         """Whose key this is; None: nobody's."""
         if not credential or len(credential) > MAX_CREDENTIAL_BYTES:
             return None
+        if self._store.changes != self._changes:
+            self.refresh()
         digest = digest_of(credential, self._secret)
         found = self._by_digest.get(digest)
         return found if found is not None and hmac.compare_digest(found.digest, digest) else None
 
     def refresh(self) -> None:
         """Re-read the file if it changed. Never raises: a damaged file leaves the last good keys."""
+        self._changes = self._store.changes  # before the look: a change in between is seen next time
         stamp = self._store.stamp()
         if stamp == self._stamp:
             return
@@ -176,3 +222,15 @@ class Authenticator:
 def digest_of(credential: bytes, secret: bytes) -> bytes:
     """16-byte keyed hash of a credential."""
     return hashlib.blake2b(credential, key=secret, digest_size=16).digest()
+
+
+def _scope(models: Sequence[str]) -> list[str]:
+    """The names of models that a key is limited to, as they are kept."""
+    names = sorted(set(models))
+    good = all(name and len(name) <= _MOST_MODEL_CHARACTERS and name.isprintable() for name in names)
+    if not (good and 0 < len(names) <= MOST_MODELS and all(name == name.strip() for name in names)):
+        raise KeyNameError(
+            f"keys: the models of a key are 1 to {MOST_MODELS} names of served models,"
+            f" of 1 to {_MOST_MODEL_CHARACTERS} printable characters each"
+        )
+    return names

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import stat
 from pathlib import Path
 
 import msgspec
@@ -41,17 +42,23 @@ class InstallationSecrets(msgspec.Struct, frozen=True):
 def prepare_data_dir(data_dir: Path, place: str) -> None:
     """Make the data folder (mode 0700) if it is not there.
 
+    One that is there may be open to a group (a volume of Kubernetes is), but not to everybody: who may rename files in
+    it could put API keys of their own there.
+
     Args:
         data_dir: the folder.
         place: where it was named, for messages: a flag, or a file and its key.
 
     Raises:
-        StorageError: it cannot be made or written.
+        StorageError: it cannot be made or written, or everybody may write to it.
     """
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = data_dir.stat().st_mode
     except OSError as error:
         raise StorageError(f"{place}: cannot make {data_dir}: {error.strerror}") from None
+    if mode & stat.S_IWOTH:
+        raise StorageError(f"{place}: everybody may write to {data_dir}; set its mode to 700 (chmod 700)")
     if not os.access(data_dir, os.W_OK | os.X_OK):
         raise StorageError(f"{place}: {data_dir} is not writable")
 
