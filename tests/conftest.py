@@ -9,6 +9,8 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from lmwarden.log import forget_libraries
+
 # No time limits: a busy machine is no failure. In CI the same examples every time: a red run is about the change.
 settings.register_profile(
     "lmwarden",
@@ -25,3 +27,4 @@ def _logging_as_it_was() -> Iterator[None]:
     yield
     if structlog.is_configured():
         structlog.reset_defaults()
+        forget_libraries()

@@ -37,6 +37,7 @@ def test_defaults_apply_under_what_the_file_says(tmp_path: Path) -> None:
     settings = config.models[0].routing.settings()
     assert (settings.affinity, settings.placement, settings.spill_threshold) == (True, "least-loaded", None)
     assert settings.live_s == 1800
+    assert (settings.admission, settings.prefer, settings.max_wait_s) == ("auto", "balanced", 240)
 
 
 def test_routing_settings_of_one_model_do_not_reach_the_next(tmp_path: Path) -> None:
@@ -135,7 +136,18 @@ def test_a_mistake_is_blamed_where_the_key_was_given(tmp_path: Path) -> None:
         ),
         ('[[models]]\n[models.engine]\nattach = ["x"]\n', "models[0].engine.attach: 'x': expected http://"),
         (ENGINE + '[models.routing]\nplacement = "r"\n', 'models[0].routing.placement: must be "hash" or "least-'),
-        (ENGINE + '[models.routing]\nadmission = "auto"\n', "models[0].routing.admission: the waiting room is not in"),
+        (
+            ENGINE + '[models.routing]\nadmission = "on"\n',
+            'models[0].routing.admission: must be "auto" or "off", not \'on\'',
+        ),
+        (
+            ENGINE + '[models.routing]\nprefer = "mean"\n',
+            'models[0].routing.prefer: must be "balanced" or "median" or "tail", not \'mean\'',
+        ),
+        (
+            ENGINE + "[models.routing]\nmax_wait_s = 300\n",
+            "models[0].routing.max_wait_s: must be a number from 1 to 295, not 300",
+        ),
         (ENGINE + ENGINE.replace('name = "m"', ""), "models[1].engine.attach: http://127.0.0.1:8000 is given twice"),
         (ENGINE + ENGINE.replace("8000", "8001"), "models[1].name: 'm' is given twice"),
         ("[client\n", "not valid TOML"),

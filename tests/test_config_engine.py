@@ -137,6 +137,11 @@ def test_the_program_is_found_by_path_on_the_path_or_beside_our_python(
             'model = "m"\nargs = "--x 5"',
             'models[0].engine.args: must be a list of texts, e.g. ["--x", "5"], not \'--x 5\'',
         ),
+        (
+            'model = "m"\nargs = ["--max-model-len 65536"]',
+            "models[0].engine.args[0]: '--max-model-len 65536' is one word for vLLM; give each its own, e.g."
+            ' ["--max-model-len", "65536"]',
+        ),
         ('model = "m"\nargs = ["a", "\\u0000"]', "models[0].engine.args[1]: must not hold a zero character"),
         (
             'model = "m"\ntypo = 1',
@@ -217,6 +222,10 @@ def test_arguments_of_one_s_own(tmp_path: Path, vllm: str) -> None:
         ("tensor_parallel_size = 1", 'models[0].engine.tensor_parallel_size: does not go with launch = "simulated"'),
         ("gpus = [0]", 'models[0].engine.gpus: does not go with launch = "simulated"'),
         ('args = ["--port", "1"]', "models[0].engine.args[0]: '--port' is set by the warden"),
+        (
+            'args = ["--cpu-cache-tokens", "5"]',
+            "models[0].engine.args[0]: '--cpu-cache-tokens' is set by the warden; use cpu_cache_tokens",
+        ),
         ('args = ["--replicas=3"]', "models[0].engine.args[0]: '--replicas=3' is set by the warden; use replicas"),
     ],
 )

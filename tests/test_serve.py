@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 from tests.engine.fake_vllm import FakeVllm, fake_vllm, page
 
 from lmwarden.access.keys import KeyStore
@@ -248,7 +249,8 @@ async def test_a_setting_changed_at_run_time_holds_over_a_restart_until_the_file
         ("spill_threshold", -5, None),
         ("placement", ["hash"], "least-loaded"),
         ("of_another_version", 1, None),
-        ("max_wait_s", 1, None),
+        ("max_wait_s", 300, 240.0),
+        ("admission", None, "auto"),
     ],
 )
 async def test_a_kept_setting_that_is_none_is_forgotten_and_does_not_keep_it_from_starting(
@@ -382,6 +384,14 @@ async def test_a_port_in_use_is_one_clear_line_and_leaves_nothing(tmp_path: Path
         with pytest.raises(ConfigError, match=rf"port: cannot listen on 127\.0\.0\.1 port {number}: Address already"):
             await Warden(settings).start()
     assert threading.active_count() == threads
+
+
+async def test_a_host_that_is_none_is_one_line_and_nothing_before_it(tmp_path: Path) -> None:
+    """Not even that no key exists, which a port that others reach is told."""
+    settings = config(tmp_path, "http://127.0.0.1:9", more=[Flag("--host", ("client", "host"), "999.1.1.1")])
+    with capture_logs() as said, pytest.raises(ConfigError, match=r"--host: '999\.1\.1\.1' cannot be resolved"):
+        await Warden(settings).start()
+    assert said == []
 
 
 async def test_it_waits_for_an_engine_that_is_not_there_yet(tmp_path: Path, session: aiohttp.ClientSession) -> None:

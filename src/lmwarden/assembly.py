@@ -31,7 +31,8 @@ from lmwarden.engine.launch import plan_engines
 from lmwarden.engine.launch_state import LaunchState
 from lmwarden.engine.pins import PinReport
 from lmwarden.engine.supervisor import Supervisor
-from lmwarden.engine.takeover import end_orphans
+from lmwarden.engine.takeover import Orphans, end_orphans
+from lmwarden.engine.tier import Tier
 from lmwarden.engine.watch import EngineWatch
 from lmwarden.gateway.gateway import Gateway
 from lmwarden.gateway.settings import ServedModel
@@ -191,6 +192,7 @@ class Model:
             aliases=self.aliases,
             operator_headers=operator_headers,
             max_model_len=self.max_model_len,
+            drop_billing_line=self.config.engine.drop_billing_line,
         )
 
     def watch(self, config: Config, clock: Clock, speed: float, gateway: Gateway) -> ModelHandle:
@@ -212,6 +214,7 @@ class Model:
                 clock=clock,
                 speed=speed,
                 max_num_seqs=attached.max_num_seqs,
+                tier=Tier(self.config.engine.cpu_cache_tokens, self.config.engine.kv_offload_gib),
                 fleet=fleet,
                 supervised=supervisor,
                 traffic=partial(gateway.last_heard, self.name, attached.endpoint.engine),
@@ -239,6 +242,7 @@ class Model:
             },
             engines=tuple(LaunchedEngine(supervisor) for supervisor in self.supervisors),
             panic=lambda: fleet.panic,
+            held=partial(gateway.held, self.name),
         )
 
 
@@ -264,6 +268,7 @@ class Assembly:
         self._settings_of = settings_of
         self.supervisors: list[Supervisor] = []
         """Every engine that is ours to end or to leave, also if the rest of the start fails."""
+        self._orphans = Orphans([], {})
         self._news: dict[str, _News] = {}
 
     async def models(self) -> list[Model]:
@@ -285,7 +290,7 @@ class Assembly:
             )
         ]
         names = {supervisor.plan.engine for supervisor in launched}
-        await end_orphans(self._config.storage.path, names, self._config.launch)
+        self._orphans = await end_orphans(self._config.storage.path, names, self._config.launch)
         self.supervisors = launched
         groups = await together([self._engines(number, model, first) for number, (model, first) in enumerate(numbered)])
         models: list[Model] = []
@@ -302,6 +307,10 @@ class Assembly:
                     f"{source}: models.name: two [[models]] are called {name!r}; give each a name of its own"
                 )
         return models
+
+    def orphans(self) -> dict[str, tuple[int, ...]]:
+        """Process ids of engines that are not wanted any more and cannot be ended, by engine."""
+        return self._orphans.still_there()
 
     def tell(self, model: Model) -> None:
         """Have the processes' news reach the model's watches."""

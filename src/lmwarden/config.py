@@ -2,19 +2,17 @@
 
 How it works. ``defaults.toml`` (shipped beside this module) holds every default with its reason. A user's
 file is merged over it section by section; each ``[[models]]`` is merged over ``[model]``. Then come the
-command line's flags. The result is converted into the structs below; nothing else in the project has a
+command line's flags. The result is converted into the structs of ``config_sections``; nothing else in the project has a
 default of its own for these keys.
 
 A mistake is one :class:`ConfigError` whose text is one line: the file or flag, the key, what is allowed
-(``config_errors`` words it). Unknown keys are mistakes. Keys that belong to later versions are known and refused
-with a plain sentence. The file is checked by itself first, so that a flag never hides a mistake in it.
+(``config_errors`` words it). Unknown keys are mistakes. The file is checked by itself first, so that a flag never hides
+a mistake in it.
 """
 
 from __future__ import annotations
 
 import copy
-import ipaddress
-import os
 import re
 import sys
 import tomllib
@@ -22,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -30,7 +28,7 @@ import msgspec
 from lmwarden.config_engine import HIDDEN as HIDDEN
 from lmwarden.config_engine import EngineConfig as EngineConfig
 from lmwarden.config_engine import LaunchConfig as LaunchConfig
-from lmwarden.config_engine import Name, PositiveFloat, PositiveInt, Section, check_engine, check_launched_names
+from lmwarden.config_engine import Section, check_engine, check_launched_names
 from lmwarden.config_engine import arguments_without_secrets as arguments_without_secrets
 from lmwarden.config_engine import variables_without_secrets as variables_without_secrets
 from lmwarden.config_errors import ConfigError as ConfigError
@@ -38,113 +36,14 @@ from lmwarden.config_errors import Flag as Flag
 from lmwarden.config_errors import Origin as Origin
 from lmwarden.config_errors import Tables, describe, keys_in
 from lmwarden.config_errors import shown as shown
-from lmwarden.types import RoutingSettings
-
-Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
-"""0: the system chooses a free one."""
-SpillThreshold: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
-
-
-class ClientConfig(Section, frozen=True, kw_only=True):
-    """``[client]``: the port that agents talk to."""
-
-    host: Name
-    port: Port
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    max_body_bytes: PositiveInt
-    max_buffered_bytes: PositiveInt
-    require_key: bool | Literal["auto"]
-    session_headers: tuple[Name, ...]
-    stream_silence_s: PositiveFloat
-    answer_silence_s: PositiveFloat
-    drain_s: Annotated[float, msgspec.Meta(ge=0)]
-
-    @property
-    def key_required(self) -> bool:
-        """Whether a request must carry an API key (``auto``: unless bound to loopback)."""
-        return not is_loopback(self.host) if self.require_key == "auto" else self.require_key
-
-
-class ConsoleConfig(Section, frozen=True, kw_only=True):
-    """``[console]``: the port that operators talk to."""
-
-    host: Name
-    port: Port
-    allowed_hosts: tuple[Name, ...]
-    password_file: Name | None = None
-    open_metrics: bool
-
-
-class StorageConfig(Section, frozen=True, kw_only=True):
-    """``[storage]``: what is kept on disk, and how much of it."""
-
-    dir: str | None = None
-    retention_days: PositiveFloat
-    max_rows: PositiveInt
-    history_days: PositiveFloat
-    history_max_bytes: PositiveInt
-    max_queued_rows: PositiveInt
-
-    @property
-    def path(self) -> Path:
-        """The data folder; not created here."""
-        if self.dir is not None:
-            return Path(self.dir).expanduser()
-        base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-        return Path(base).expanduser() / "lmwarden"
-
-
-class LedgerConfig(Section, frozen=True, kw_only=True):
-    """``[ledger]``: what is written down of each prompt besides its counts; never its text."""
-
-    prefix_analysis: bool
-    record_traces: bool
-
-
-class WatchConfig(Section, frozen=True, kw_only=True):
-    """``[watch]``: how engines are observed."""
-
-    interval_s: PositiveFloat
-    probe_timeout_s: PositiveFloat
-    silent_down_s: PositiveFloat
-    stalled_s: PositiveFloat
-    test_pins: bool
-    attach_retry_s: PositiveFloat
-
-
-class RoutingConfig(Section, frozen=True, kw_only=True):
-    """``[models.routing]``: the settings a model starts with; the console changes them at run time."""
-
-    affinity: bool
-    placement: Literal["least-loaded", "hash"]
-    spill_threshold: SpillThreshold | Literal["auto"]
-    live_minutes: PositiveFloat
-    max_conversations: Annotated[int, msgspec.Meta(ge=1000)]
-
-    def settings(self) -> RoutingSettings:
-        """The same as the router takes it."""
-        return RoutingSettings(
-            affinity=self.affinity,
-            placement=self.placement,
-            spill_threshold=None if self.spill_threshold == "auto" else self.spill_threshold,
-            live_s=self.live_minutes * 60,
-            max_conversations=self.max_conversations,
-        )
-
-
-class ModelConfig(Section, frozen=True, kw_only=True):
-    """One ``[[models]]``."""
-
-    name: Name | None = None
-    aliases: tuple[Name, ...]
-    engine: EngineConfig
-    routing: RoutingConfig
-
-    @property
-    def served_name(self) -> str | None:
-        """What clients ask for, as far as it is known without asking an engine."""
-        return self.name or (self.engine.model if self.engine.launched else None)
+from lmwarden.config_sections import ClientConfig as ClientConfig
+from lmwarden.config_sections import ConsoleConfig as ConsoleConfig
+from lmwarden.config_sections import LedgerConfig as LedgerConfig
+from lmwarden.config_sections import ModelConfig as ModelConfig
+from lmwarden.config_sections import RoutingConfig as RoutingConfig
+from lmwarden.config_sections import StorageConfig as StorageConfig
+from lmwarden.config_sections import WatchConfig as WatchConfig
+from lmwarden.config_sections import is_loopback as is_loopback
 
 
 class _File(Section, frozen=True, kw_only=True):
@@ -251,16 +150,6 @@ def parse_engine_url(text: str) -> EngineUrl:
 def is_pattern(name: str) -> bool:
     """Whether an alias stands for many names."""
     return re.search(r"[*?\[]", name) is not None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a bound host is reachable from this machine only."""
-    if host.lower() in ("localhost", "ip6-localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _given(path: Path | None, flags: Sequence[Flag]) -> tuple[dict[str, Any], Origin]:

@@ -13,6 +13,7 @@ spelling that vLLM's parser takes. So is whatever makes vLLM write prompts into 
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shutil
@@ -62,6 +63,10 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     max_num_seqs: PositiveInt | None = None
     api_key_file: str | None = None
     data_parallel_size: Annotated[int, msgspec.Meta(ge=1, le=1024)] | None = None
+    cpu_cache_tokens: PositiveInt | None = None
+    """What the CPU tier of one replica holds, where the engine does not tell."""
+    drop_billing_line: bool
+    """Take Claude Code's billing line out of prompts: the engine does not do it itself."""
     executable: Name
     replicas: Annotated[int, msgspec.Meta(ge=1, le=1024)]
     tensor_parallel_size: Annotated[int, msgspec.Meta(ge=1, le=1024)]
@@ -154,7 +159,10 @@ _REFUSED_FAMILIES = {
     "data-parallel-": 'is set by the warden; use replicas and layout = "shared"',
     "dp": 'is set by the warden; use replicas and layout = "shared"',
 }
-_SIMULATED_SET_HERE = {"port": "", "model": "model", "replicas": "replicas", "max-num-seqs": "max_num_seqs"}
+_SIMULATED_SET_HERE = {
+    "port": "", "model": "model", "replicas": "replicas", "max-num-seqs": "max_num_seqs",
+    "cpu-cache-tokens": "cpu_cache_tokens",
+}  # fmt: skip
 _ENV_SET_HERE = {
     "CUDA_VISIBLE_DEVICES": "gpus",
     "VLLM_API_KEY": "api_key_file",
@@ -261,7 +269,11 @@ def _check_argument(engine: EngineConfig, word: str, where: str) -> None:
     if not word.startswith("-"):
         return
     # As vLLM's parser reads it: underscores are dashes, a value may follow "=", beginnings of a flag will do.
-    flag = word.split("=", 1)[0].lstrip("-").replace("_", "-")
+    name = word.split("=", 1)[0]
+    if len(words := name.split()) > 1:
+        example = json.dumps([words[0], word.split(None, 1)[1].strip()])
+        raise ConfigError(f"{where}: {word!r:.100} is one word for vLLM; give each its own, e.g. {example:.100}")
+    flag = name.lstrip("-").replace("_", "-")
     set_here = _SIMULATED_SET_HERE if engine.launch == "simulated" else _SET_HERE
     refused = {} if engine.launch == "simulated" else _REFUSED
     for name in (flag, *(long for long in {**set_here, **refused} if len(flag) > 2 and long.startswith(flag))):

@@ -76,13 +76,6 @@ def shown(path: Path) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
 
 
-LATER = {
-    "admission": "the waiting room is not in this version",
-    "prefer": "the waiting room is not in this version",
-    "max_wait_s": "the waiting room is not in this version",
-}
-"""Keys of later versions, and what to do meanwhile."""
-
 Tables: TypeAlias = Mapping[tuple[str, ...], type[msgspec.Struct]]
 """The struct of each table, by its name's steps without indexes: ``("models", "engine")``."""
 
@@ -105,8 +98,6 @@ def describe(error: msgspec.ValidationError, merged: Any, origin: Origin, tables
     place = origin.place(*path, field[1])
     if message.startswith("Object missing"):
         return f"{place}: missing; must be {_words(_kind((*path, field[1]), tables))}"
-    if field[1] in LATER:
-        return f"{place}: {LATER[field[1]]}"
     return f"{place}: unknown key; allowed here: {', '.join(tables[_names(path)].__struct_fields__)}"
 
 

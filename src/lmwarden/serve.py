@@ -45,6 +45,7 @@ from lmwarden.console.session import SignIn
 from lmwarden.control import Control, SettingsError
 from lmwarden.control.commands import check_routing_changes
 from lmwarden.gateway.gateway import Gateway
+from lmwarden.gateway.loop_lag import LoopLag
 from lmwarden.gateway.prefix_watch import PrefixWatch
 from lmwarden.gateway.settings import GatewaySettings, ServedModel
 from lmwarden.gateway.trace_recorder import TraceRecorder
@@ -92,6 +93,7 @@ class Warden:
         self._assembly: Assembly | None = None
         self._models: list[Model] = []
         self._started = False
+        self._lag = LoopLag()
         self._tasks: list[asyncio.Task[None]] = []
         self._console_port = config.console.port
 
@@ -146,6 +148,7 @@ class Warden:
             await self._gateway.stop(self._config.client.drain_s if drain_s is None else drain_s)
             self._gateway = None
         await self._end_engines(leave_engines)
+        self._lag.stop()
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -175,11 +178,11 @@ class Warden:
         tls = tls_context(config)
         keys = KeyStore(data_dir, secrets.keys)
         authenticator = Authenticator(keys, secrets.keys, required=config.client.key_required)
-        if authenticator.required and not authenticator.key_count:
-            log.warning("no API key exists, so every request is refused; make one: lmwarden keys create NAME")
         sign_in = _sign_in(config)
         listener = listen_for_console(config)
         self._console_port = listener.getsockname()[1]
+        if authenticator.required and not authenticator.key_count:
+            log.warning("no API key exists, so every request is refused; make one: lmwarden keys create NAME")
         try:
             self._ledger = Ledger(data_dir, config.storage)
             self._ledger.start()
@@ -211,12 +214,16 @@ class Warden:
             # An engine that was taken over serves already: nobody shall be refused because nobody looked yet.
             taken_over = [watch for model in models for watch in model.watches_of_running()]
             await asyncio.gather(*(watch.look() for watch in taken_over))
+            self._lag.start()
             self._control = Control(
                 handles,
                 clock=self._clock,
                 counters=self._gateway.snapshot,
                 dropped_rows=lambda: self.ledger.dropped_rows,
                 ledger_trouble=lambda: self.ledger.trouble,
+                loop_lag=self._lag.snapshot,
+                orphans=self._assembly.orphans,
+                own_answers=self._gateway.own_answers,
                 drain_s=config.client.drain_s,
                 clock_rate=self._speed,
                 on_settings=self._keep_settings,
@@ -384,6 +391,8 @@ def _gateway_settings(config: Config, speed: float) -> GatewaySettings:
     return GatewaySettings(
         max_body_bytes=config.client.max_body_bytes,
         max_buffered_bytes=config.client.max_buffered_bytes,
+        max_connections=config.client.max_connections,
+        max_connections_per_peer=config.client.max_connections_per_peer,
         stream_silence_s=config.client.stream_silence_s,
         answer_silence_s=config.client.answer_silence_s,
         clock_rate=speed,

@@ -39,7 +39,7 @@ class StubEndpoint:
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.patches: list[dict[str, Any]] = []
-        self.routing: dict[str, Any] = {"affinity": True, "placement": "hash"}
+        self.routing: dict[str, Any] = {"affinity": True, "placement": "hash", "admission": "auto"}
         self.password: str | None = None
         """The console asks for it; None: it asks for none."""
         self.console_authorizations: list[str | None] = []
@@ -122,7 +122,8 @@ class StubEndpoint:
         replicas = [
             {"replica": name, "running": running} for name, running in zip(self.engines, self.running, strict=True)
         ]
-        return web.json_response(self.routing | {"in_flight": 0, "replicas": replicas, "decisions": self.decisions})
+        shown = self.routing | {"admission": {"mode": self.routing.get("admission"), "engaged": False}}
+        return web.json_response(shown | {"in_flight": 0, "replicas": replicas, "decisions": self.decisions})
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})

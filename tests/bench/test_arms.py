@@ -11,8 +11,9 @@ from lmwarden.bench.errors import PlanError
 def test_arms_say_what_the_console_is_told() -> None:
     assert parse_arms("off, hash,on") == ["off", "hash", "on"]
     assert console_patch("off") == {"affinity": False}
-    assert console_patch("hash") == {"affinity": True, "placement": "hash"}
-    assert console_patch("on") == {"affinity": True, "placement": "least-loaded"}
+    assert console_patch("hash") == {"affinity": True, "placement": "hash", "admission": "off"}
+    assert console_patch("on") == {"affinity": True, "placement": "least-loaded", "admission": "off"}
+    assert console_patch("on+admission") == {"affinity": True, "placement": "least-loaded", "admission": "auto"}
     assert console_patch("as-is") == {}
 
 
@@ -22,8 +23,8 @@ def test_virtual_time_sets_the_same() -> None:
     assert routing_settings("on").placement == "least-loaded"
 
 
-def test_the_waiting_room_is_an_arm_in_virtual_time_only() -> None:
-    assert parse_arms("on,on+admission", virtual=True) == ["on", "on+admission"]
+def test_the_waiting_room_is_an_arm() -> None:
+    assert parse_arms("on,on+admission") == ["on", "on+admission"]
     settings = routing_settings("on+admission", "median")
     assert (settings.affinity, settings.admission, settings.prefer) == (True, "auto", "median")
     assert routing_settings("on").admission == "off"
@@ -37,8 +38,7 @@ def test_only_as_is_needs_no_console() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("on+admission", "not in this version"),
-        ("off,onn", "allowed are off, hash, on, as-is"),
+        ("off,onn", "allowed are off, hash, on, on[+]admission, as-is"),
         ("", "allowed are"),
         ("on,on", "twice"),
         ("as-is,on", "stands alone"),

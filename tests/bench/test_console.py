@@ -25,8 +25,8 @@ async def test_an_arm_is_switched_and_set_back(stub: StubEndpoint) -> None:
         assert stub.routing["placement"] == "least-loaded"
         await console.restore(before)
     assert stub.patches == [
-        {"affinity": True, "placement": "least-loaded"},
-        {"affinity": True, "placement": "hash"},
+        {"affinity": True, "placement": "least-loaded", "admission": "off"},
+        {"affinity": True, "placement": "hash", "admission": "auto"},
     ]
 
 

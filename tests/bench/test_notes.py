@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from tests.bench.test_results import row
 
+from lmwarden.bench.console import Admission
 from lmwarden.bench.counters import EngineCounters
 from lmwarden.bench.language import language
-from lmwarden.bench.notes import lag_notes, result_notes
+from lmwarden.bench.notes import lag_notes, open_room_note, result_notes
 from lmwarden.bench.results import BenchResult, ClientCounters, LevelResult, TtfbSeconds
 
 
@@ -95,3 +96,34 @@ def test_every_note_can_be_said_in_chinese() -> None:
     ttfb = TtfbSeconds(p95=20.0, p95_with_waiting=40.0)
     notes = said(row(failed=3, left=1, ttfb_s=ttfb, prefix_hit_ratio_engine=0.1), code="zh")
     assert any("8 个会话，on" in note for note in notes)
+
+
+def rooms(count: int, **facts: Any) -> list[Admission]:
+    usual: dict[str, Any] = {"mode": "auto", "why_code": "gaps", "gap_s": 1.44, "demand_ratio": 1.5}
+    return [Admission(**usual | facts)] * count
+
+
+def test_a_room_that_stayed_open_although_nothing_fitted_is_explained() -> None:
+    note = open_room_note(rooms(6) + rooms(4, demand_ratio=0.3, why_code="open"), 24, "on+admission")
+    assert note is not None
+    english = language("en").say(note)
+    assert english.startswith("24 sessions, on+admission: the waiting room stayed open")
+    assert "exceeded 1.4 s" in english
+    kept = open_room_note(rooms(2, why_code="kept"), 24, "on+admission")
+    assert kept is not None
+    assert "found their context all the same" in language("en").say(kept)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        [],
+        [*rooms(5), *rooms(1, engaged=True, why_code="engaged")],
+        rooms(5, demand_ratio=0.9),
+        [*rooms(5), *rooms(5, demand_ratio=0.9)],
+        rooms(5, why_code="open"),
+        rooms(5, demand_ratio=None, why_code="off"),
+    ],
+)
+def test_a_room_that_engaged_or_had_no_reason_to_is_not(seen: list[Admission]) -> None:
+    assert open_room_note(seen, 24, "on+admission") is None

@@ -78,7 +78,7 @@ async def test_a_run_measures_each_arm_and_sets_the_routing_back(stub: StubEndpo
         assert row.replicas_busy == 1
         assert row.stayed_ratio == 1.0
         assert row.seconds == 10
-    assert stub.patches[-1] == {"affinity": True, "placement": "hash"}
+    assert stub.patches[-1] == {"affinity": True, "placement": "hash", "admission": "auto"}
     assert not outcome.interrupted
 
 
@@ -144,7 +144,7 @@ async def test_an_interrupted_run_keeps_what_was_measured_and_sets_back(stub: St
     assert outcome.interrupted
     assert [row.arm for row in outcome.levels] == ["off", "on"]
     assert 20 < outcome.levels[1].seconds < 50
-    assert stub.patches[-1] == {"affinity": True, "placement": "hash"}
+    assert stub.patches[-1] == {"affinity": True, "placement": "hash", "admission": "auto"}
 
 
 async def test_signals_stop_a_run_and_a_second_one_cancels_it(stub: StubEndpoint) -> None:
@@ -160,7 +160,7 @@ async def test_signals_stop_a_run_and_a_second_one_cancels_it(stub: StubEndpoint
     os.kill(os.getpid(), signal.SIGTERM)
     await task
     assert stop.is_set()
-    assert stub.patches[-1] == {"affinity": True, "placement": "hash"}
+    assert stub.patches[-1] == {"affinity": True, "placement": "hash", "admission": "auto"}
 
 
 async def test_cancelling_a_run_sets_the_routing_back(stub: StubEndpoint) -> None:
@@ -169,7 +169,7 @@ async def test_cancelling_a_run_sets_the_routing_back(stub: StubEndpoint) -> Non
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert stub.patches[-1] == {"affinity": True, "placement": "hash"}
+    assert stub.patches[-1] == {"affinity": True, "placement": "hash", "admission": "auto"}
 
 
 async def test_warm_up_is_not_measured(stub: StubEndpoint) -> None:

@@ -68,8 +68,7 @@ def test_a_run_prints_its_table_and_writes_its_files(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--arms", "on+admission"], "not in this version"),
-        (["--arms", "sideways"], "allowed are off, hash, on, as-is"),
+        (["--arms", "sideways"], "allowed are off, hash, on, on+admission, as-is"),
         (["--levels", "0"], "--levels"),
         (["--levels", "four"], "--levels"),
         (["--seconds", "0"], "--seconds"),

@@ -165,7 +165,6 @@ def test_an_engine_that_dies_ends_the_demo_with_one_line() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--arms", "on+admission"], "not in this version"),
         (["--arms", "as-is"], "off, hash, on"),
         (["--replicas", "0"], "1 to 64"),
         (["--speed", "0"], "--speed"),

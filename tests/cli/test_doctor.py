@@ -142,7 +142,7 @@ async def test_json(console: MadeUp, capsys: pytest.CaptureFixture[str]) -> None
     answer = json.loads(capsys.readouterr().out)
     (found,) = [check for check in answer["checks"] if check["level"] != "ok"]
     assert (found["code"], found["model"], found["engine"]) == ("context_too_large", "org/model", None)
-    assert set(found) == {"code", "level", "text", "what_to_do", "model", "engine"}
+    assert set(found) == {"code", "level", "text", "what_to_do", "model", "engine", "params"}
 
 
 async def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:

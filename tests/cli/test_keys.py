@@ -28,6 +28,14 @@ def test_keys_are_shown_once_listed_and_revoked(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == ""
 
 
+def test_a_key_for_some_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "create", "anna", "--models", "small, big"]) == 0
+    assert main(["keys", "create", "ben"]) == 0
+    capsys.readouterr()
+    assert main(["keys", "list"]) == 0
+    assert [line.split("\t")[2] for line in capsys.readouterr().out.splitlines()] == ["big, small", "all models"]
+
+
 def test_the_data_folder_is_named_by_flag_or_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     (tmp_path / "w.toml").write_text(f'[storage]\ndir = "{two}"\n')
@@ -44,6 +52,7 @@ def test_the_data_folder_is_named_by_flag_or_file(tmp_path: Path, capsys: pytest
     [
         (["revoke", "nobody"], "there is no key 'nobody'; existing: none"),
         (["create", "two words"], "'two words' cannot be a name; allowed: 1 to 64 letters"),
+        (["create", "anna", "--models", "a,,b"], "the models of a key are 1 to 100 names of served models"),
         (["list", "--data-dir", "/dev/null/x"], "--data-dir: cannot make /dev/null/x: Not a directory"),
     ],
 )

@@ -20,6 +20,7 @@ from lmwarden.types import (
     ReplicaSample,
     ReplicaState,
     ReplicaView,
+    RoomView,
     RouterView,
     RoutingSettings,
 )
@@ -92,6 +93,33 @@ def view(**changes: Any) -> RouterView:
         balancer=None,
     )
     return msgspec.structs.replace(well, **changes)
+
+
+def room(**changes: Any) -> RoomView:
+    """A waiting room that holds nobody: the conversations in use need half of what there is."""
+    well = RoomView(
+        engaged=False,
+        waiting=0,
+        longest_wait_s=None,
+        residents=0,
+        reserved_tokens=0,
+        room_for=4,
+        demand_ratio=0.5,
+        wait_expired=0,
+        why="Open: they fit.",
+        why_code="open",
+    )
+    return msgspec.structs.replace(well, **changes)
+
+
+def engaged(**changes: Any) -> RouterView:
+    """A router whose waiting room holds requests."""
+    held = room(
+        engaged=True, waiting=3, longest_wait_s=12.4, residents=8, reserved_tokens=70_000, room_for=0,
+        demand_ratio=1.5, why="Engaged: they do not fit.", why_code="engaged",
+    )  # fmt: skip
+    settings = RoutingSettings(admission="auto")
+    return view(**{"room": held, "waiting": 3, "settings": settings} | changes)
 
 
 def model(**changes: Any) -> ModelSnapshot:

@@ -18,6 +18,7 @@ from lmwarden.engine.launch_state import EnginePhase, LaunchState
 from lmwarden.engine.pins import PinReport
 from lmwarden.engine.watch import EngineWatch
 from lmwarden.gateway.counters import ModelCounters
+from lmwarden.gateway.driver import HeldRequest
 from lmwarden.routing.router import Router
 from lmwarden.types import (
     Action,
@@ -104,6 +105,8 @@ class Scene:
         self.carried_out: list[Action] = []
         self.dropped_rows = 0
         self.ledger_trouble: str | None = None
+        self.held: list[HeldRequest] = []
+        """What stands in the waiting room, by the gateway's word."""
         self.kept_settings: list[tuple[str, dict[str, Any]]] = []
         settings = load(None, [Flag("--engine", ("models",), [{"engine": {"attach": ["http://h:1"]}}])]).watch
         self.watches = []
@@ -125,6 +128,7 @@ class Scene:
             urls=dict.fromkeys(ranks, "http://h:1"),
             versions=dict.fromkeys(ranks, "0.32.0"),
             engines=tuple(handles),
+            held=lambda: self.held,
         )
         self.control = Control(
             [handle],

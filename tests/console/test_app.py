@@ -45,7 +45,20 @@ async def test_the_routing_state_has_the_published_shape(console: Console) -> No
         "refused": 0,
         "balancer": None,
         # Two requests wait in the engine: nothing more fits just now.
-        "admission": {"mode": "off", "engaged": False, "waiting": 0, "room_for": 0},
+        "admission": {
+            "mode": "off",
+            "prefer": "balanced",
+            "max_wait_s": 240.0,
+            "engaged": False,
+            "waiting": 0,
+            "room_for": 0,
+            "why_code": "off",
+            **dict.fromkeys(
+                ("longest_wait_s", "residents", "reserved_tokens", "demand_ratio", "wait_expired", "why", "gap_s")
+            ),
+            "tier_tokens": None,
+            "tier_advice": None,
+        },
     }
     by_name = {row["replica"]: row for row in rows}
     assert set(by_name) == {"e0/0", "e0/1"}
@@ -257,7 +270,7 @@ async def test_a_change_answers_at_once_with_the_new_state(console: Console) -> 
 
 async def test_a_bad_change_is_400_in_one_line_and_changes_nothing(console: Console) -> None:
     before = console.scene.router.view(time.monotonic()).settings
-    bodies: list[Any] = [{"affinity": "no"}, {"colour": 1}, {"admission": "off"}, {"prefer": "tail"}, [], 17]
+    bodies: list[Any] = [{"affinity": "no"}, {"colour": 1}, {"admission": "on"}, {"prefer": ""}, [], 17]
     for body in bodies:
         answer = await console.patch(body, 400)
         assert "\n" not in answer["error"]

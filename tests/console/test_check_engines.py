@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -37,6 +38,16 @@ def found(**changes: Any) -> dict[str, Check]:
             "engine_starting",
             Level.WARNING,
             ", but http://h:1 does not serve m",
+        ),
+        (
+            msgspec.structs.replace(
+                process(EnginePhase.STARTING, since=time.time() - 300),
+                complaint="http://h:1/health answers 503",
+                state=EngineState.STARTING,
+            ),
+            "engine_starting",
+            Level.WARNING,
+            ", for 5 min now, but http://h:1/health answers 503",
         ),
         (engine(scrape_age_s=42.0), "stale_metrics", Level.WARNING, "metrics of e0 is 42 s old"),
         (engine(scrape_age_s=None), "no_metrics", Level.WARNING, "e0 shows no metrics"),

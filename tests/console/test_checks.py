@@ -39,6 +39,7 @@ def test_lines_name_their_model_and_engine() -> None:
     [
         ({"ledger_trouble": "the disk is full"}, "ledger", Level.WARNING, "the disk is full"),
         ({"ledger_dropped_rows": 7}, "ledger_dropped", Level.WARNING, "7 rows of the history were lost"),
+        ({"orphans": {"e3": (12, 34)}}, "orphan", Level.WARNING, "its processes cannot be ended: 12, 34"),
         ({"console_host": "0.0.0.0"}, "console_open", Level.WARNING, "the console listens on 0.0.0.0"),
         ({"console_host": "10.1.2.3"}, "console_open", Level.WARNING, "without sign-in"),
     ],
@@ -64,3 +65,14 @@ def test_the_warnings_of_a_model_are_its_lines_that_are_not_ok() -> None:
     assert (warning.code, warning.what_to_do) == ("no_usage_details", "start vLLM with --enable-prompt-tokens-details")
     assert sum(check.level is not Level.OK for check in check_model(ill)) == 1
     assert warnings_of(counted(identity_sent=1000)) == []
+
+
+def test_every_line_can_be_said_in_other_words() -> None:
+    """With its code alone, or with the values that its text has."""
+    told = [*check_all(snapshot(), snapshot().taken_at, "127.0.0.1")]
+    ill = model(engines=(engine(usage_details=False, scrape_age_s=99.0),))
+    told += [*check_model(ill), *check_model(counted(identity_none=100))]
+    figures = {check.code: check.params for check in told if any(letter.isdigit() for letter in check.text)}
+    assert all(figures.values()), figures
+    (stale,) = (one for one in warnings_of(ill) if one.code == "stale_metrics")
+    assert stale.params == {"engine": "e0", "age_s": 99}

@@ -10,6 +10,7 @@ from tests.console.scene import MODEL, Console
 from tests.ledger.samples import LIMIT_S, record
 
 from lmwarden.console.conversations import WHAT_TO_DO, ConversationItem, TurnItem
+from lmwarden.gateway.driver import HeldRequest
 from lmwarden.ledger.conversations import _CAUSE
 from lmwarden.ledger.ledger import Ledger
 from lmwarden.types import Decision, Outcome, PrefixChange, RoutingRequest
@@ -48,6 +49,20 @@ async def test_without_a_row_what_only_rows_know_is_null(whole_console: Console)
     whole_console.scene.turn(A, finish=False)
     (item,) = (await whole_console.get(LIST))["items"]
     assert (item["client"], item["context_tokens"], item["cached_ratio_last"]) == (None, None, None)
+
+
+async def test_a_turn_that_waits_for_a_place(whole_console: Console) -> None:
+    whole_console.scene.turn(A)
+    whole_console.scene.turn(B, finish=False)
+    now = time.monotonic()
+    whole_console.scene.held = [HeldRequest(key, None, False, now) for key in (A, B, C)]
+    items = (await whole_console.get(LIST))["items"]
+    # One of which a turn runs is running, whatever else of it waits.
+    assert {bytes.fromhex(item["id"]): item["state"] for item in items} == {A: "waiting", B: "running", C: "waiting"}
+    new = next(item for item in items if bytes.fromhex(item["id"]) == C)
+    assert (new["home"], new["turns"], new["context_tokens"], new["in_flight"]) == (None, 0, None, 0)
+    detail = await whole_console.get(f"/api/conversations/{C.hex()}")
+    assert (detail["conversation"]["state"], detail["turns"]) == ("waiting", [])
 
 
 @pytest.mark.parametrize("sort", ["last_used", "context", "turns"])

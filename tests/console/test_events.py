@@ -174,6 +174,8 @@ async def test_viewers_are_bounded(console: Console, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(events, "MOST_VIEWERS", 2)
     async with stream(console), stream(console):
         assert "2 pages are open already" in (await console.get("/api/events", 503))["error"]
+        async with console.session.get(f"{console.url}/api/events") as refused:
+            assert (refused.status, refused.headers["Retry-After"]) == (503, "5")
     # Who goes makes room, as soon as the server noticed.
     async with asyncio.timeout(LIMIT_S):
         while True:

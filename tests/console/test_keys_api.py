@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import Message
 from tests.console.scene import Console
 from tests.ledger.samples import LIMIT_S, record
 
@@ -40,6 +45,7 @@ async def test_the_list_says_how_each_is_used(whole_console: Console, ledger: Le
     assert abs(anna.pop("created_at") - now) < 60
     assert anna == {
         "name": "anna", "last_used_at": now, "requests_24h": 1, "prompt_tokens_24h": 1000, "completion_tokens_24h": 50,
+        "models": None,
     }  # fmt: skip
     assert (ben["name"], ben["last_used_at"], ben["requests_24h"]) == ("ben", None, 0)
 
@@ -68,6 +74,35 @@ async def test_names_that_cannot_be(whole_console: Console, keys: KeyStore) -> N
         answer = await whole_console.ask("POST", KEYS, 400, body)
         assert "\n" not in answer["error"]
     assert len(keys.stored()) == 1
+
+
+async def test_a_key_is_limited_to_models(whole_console: Console, keys: KeyStore) -> None:
+    made = await whole_console.ask("POST", KEYS, 201, {"name": "anna", "models": ["org/model"]})
+    assert made["models"] == ["org/model"]
+    await whole_console.ask("POST", KEYS, 201, {"name": "ben", "models": None})
+    lines = (await whole_console.get(KEYS))["items"]
+    assert [line["models"] for line in lines] == [["org/model"], None]
+    assert [key.models for key in keys.stored()] == [["org/model"], None]
+
+
+async def test_models_that_a_key_cannot_be_limited_to(whole_console: Console, keys: KeyStore) -> None:
+    cannot_be: list[Any] = [[], [""], [3], "org/model", {}, ["a\nb"], [f"m{number}" for number in range(101)]]
+    for models in cannot_be:
+        answer = await whole_console.ask("POST", KEYS, 400, {"name": "anna", "models": models})
+        assert "\n" not in answer["error"]
+    assert keys.stored() == []
+
+
+async def test_a_name_that_is_not_served_is_a_mistake(keys: KeyStore) -> None:
+    api = keys_api.KeysApi(keys, None, lambda: ["big", "small"])
+    body = b'{"name": "anna", "models": ["big", "bgi"]}'
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    with pytest.raises(HTTPException, match=r"there is a name that is not served.*; served: big, small"):
+        await api.create(Request({"type": "http", "method": "POST", "headers": []}, receive))
+    assert keys.stored() == []
 
 
 async def test_changes_from_elsewhere_do_nothing(whole_console: Console, keys: KeyStore) -> None:

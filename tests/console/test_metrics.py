@@ -8,10 +8,11 @@ import aiohttp
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.console.made_up import CHAT, MESSAGES, counted, model, pin, process, replica, snapshot, view
+from tests.console.made_up import CHAT, MESSAGES, counted, engaged, model, pin, process, replica, room, snapshot, view
 from tests.console.scene import Scene
 
 from lmwarden.console.metrics import exposition
+from lmwarden.gateway.loop_lag import LoopLagSnapshot
 from lmwarden.types import Decision, Outcome, PinVerdict, ReplicaSample
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -81,6 +82,7 @@ async def test_engines_that_were_launched_and_tested() -> None:
             counters=counted(identity_derived=5, unread_prompts=4).counters,
         ),
         ledger_trouble="the disk is full",
+        own_answers={(404, "model_not_found"): 7},
     )
     series = parsed(exposition(made_up))
     labels = (("engine", "e0"), ("model", "org/model"))
@@ -94,7 +96,24 @@ async def test_engines_that_were_launched_and_tested() -> None:
     assert by_replica == {"e0/0": 1}
     assert series["lmwarden_ledger_trouble", ()] == 1
     assert series["lmwarden_unread_prompts_total", ()] == 4
+    assert series["lmwarden_own_answers_total", (("code", "model_not_found"), ("status", "404"))] == 7
     assert series["lmwarden_requests_identified_total", (("by", "derived"), ("model", "org/model"))] == 5
+
+
+async def test_the_client_port_and_the_loop_behind_it() -> None:
+    lag = LoopLagSnapshot(counts=(5, 4, 0, 0, 0, 0, 0, 0, 0, 0, 1), sum_s=2.5, tasks=14)
+    shared = counted(client_connections=7, buffered_bytes=4096).counters
+    models = (model(counters=shared), model(name="other", counters=shared))
+    series = parsed(exposition(snapshot(*models, loop_lag=lag)))
+    # Shared by all models, so not a sum over them.
+    assert series["lmwarden_client_connections", ()] == 7
+    assert series["lmwarden_buffered_bytes", ()] == 4096
+    assert series["lmwarden_event_loop_tasks", ()] == 14
+    buckets = {
+        dict(of)["le"]: v for (name, of), v in series.items() if name == "lmwarden_event_loop_lag_seconds_bucket"
+    }
+    assert (buckets["0.001"], buckets["0.002"], buckets["1.0"], buckets["+Inf"]) == (5, 9, 9, 10)
+    assert series["lmwarden_event_loop_lag_seconds_sum", ()] == 2.5
 
 
 async def test_what_was_not_measured_is_absent(scene: Scene) -> None:
@@ -118,3 +137,29 @@ async def test_ids_do_not_grow_the_page(scene: Scene) -> None:
     for number in range(500):
         scene.turn(number.to_bytes(16, "big"))
     assert set(read(scene)) == set(series)
+
+
+def test_the_waiting_room_in_figures() -> None:
+    named = ("model", "org/model")
+    counters = counted(
+        requests={(None, Outcome.CANCELLED): 2, (None, Outcome.REFUSED): 1, (None, Outcome.FAILED): 1},
+        wait_counts=(0,) * 8 + (3,) + (0,) * 5,
+        wait_sum_s=36.0,
+    ).counters
+    held = engaged(room=room(engaged=True, waiting=3, wait_expired=2))
+    series = parsed(exposition(snapshot(model(view=held, counters=counters))))
+    for name, labels, value in (
+        ("lmwarden_waiting_room", [named], 3),
+        ("lmwarden_waiting_room_engaged", [named], 1),
+        ("lmwarden_wait_expired_total", [named], 2),
+        ("lmwarden_waiting_room_seconds_sum", [named], 36),
+        ("lmwarden_waiting_room_seconds_bucket", [("le", "8.0"), named], 0),
+        ("lmwarden_waiting_room_seconds_bucket", [("le", "15.0"), named], 3),
+        ("lmwarden_requests_total", [("decision", "waiting"), named, ("outcome", "cancelled")], 2),
+        ("lmwarden_requests_total", [("decision", "refused"), named, ("outcome", "refused")], 1),
+        ("lmwarden_requests_total", [("decision", "none"), named, ("outcome", "failed")], 1),
+    ):
+        assert series[name, tuple(sorted(labels))] == value, name
+    off = parsed(exposition(snapshot(model())))
+    assert off["lmwarden_waiting_room_engaged", (named,)] == 0
+    assert ("lmwarden_wait_expired_total", (named,)) not in off

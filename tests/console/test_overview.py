@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.console.made_up import CHAT, MESSAGES, engine, model, pin, process, replica, snapshot, view
+from tests.console.made_up import room as waiting_room
 from tests.console.scene import Console
 from tests.ledger.samples import LIMIT_S, record
 
@@ -43,6 +44,12 @@ def test_the_figures_of_a_model() -> None:
     assert told.overview.ledger_trouble is None
     assert [detail.name for detail in told.models] == ["org/model"]
     assert message(ledger_trouble="the disk is full").overview.ledger_trouble == "the disk is full"
+    assert told.overview.own_answers == []
+    refused = message(own_answers={(404, "model_not_found"): 7, (401, "invalid_api_key"): 1}).overview.own_answers
+    assert msgspec.to_builtins(refused) == [
+        {"status": 401, "code": "invalid_api_key", "count": 1},
+        {"status": 404, "code": "model_not_found", "count": 7},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +107,21 @@ def test_what_still_fits() -> None:
         replica(1, conversations=1, resident_tokens=10_000, state=ReplicaState.DOWN),
     )
     assert (half.held_tokens, half.room_for) == (40_000, 0)
+
+
+def test_what_still_fits_beside_those_in_use() -> None:
+    def fits(**changes: Any) -> int | None:
+        held = (replica(0, conversations=9, resident_tokens=90_000),)
+        shown = model_detail(model(view=view(replicas=held, room=waiting_room(**changes))), "")
+        assert shown.room_for == shown.routing.admission.room_for
+        return shown.room_for
+
+    # Nine live conversations of 10,000 do not fit 42,000, but most of them pause: the room knows who is in use.
+    assert fits(room_for=3) == 3
+    # None is in use: everything is free.
+    assert fits(room_for=None, demand_ratio=0.0) == 4
+    assert fits(room_for=None, demand_ratio=0.4) is None
+    assert fits(room_for=3, engaged=True) == 0
 
 
 @pytest.mark.parametrize("figures", [{"waiting": 1}, {"kv_used_ratio": 0.95}])

@@ -62,11 +62,43 @@ async def test_pages(whole_console: Console, ledger: Ledger) -> None:
     assert found == [[5, 4], [3, 2], [1]]
 
 
+async def test_pages_in_an_order(whole_console: Console, ledger: Ledger) -> None:
+    for status, duration_s in enumerate((0.1 + 0.2, 5.0, 0.3, 5.0, 1.0), 1):
+        ledger.record(record(status=status, duration_s=duration_s))
+    assert ledger.flush(LIMIT_S)
+    found, query = [], "sort=duration&limit=2"
+    while True:
+        page = await whole_console.get(f"/api/requests?{query}")
+        found.append([item["status"] for item in page["items"]])
+        if page["next"] is None:
+            break
+        query = f"sort=duration&limit=2&before={page['next']}"
+    assert found == [[4, 2], [5, 1], [3]]
+
+
 async def test_filters(whole_console: Console, ledger: Ledger) -> None:
     ledger.record(record(status=1))
-    ledger.record(record(status=2, model="other", key_name="ben", outcome=Outcome.FAILED, replica="e1/0"))
+    ledger.record(
+        record(
+            status=2,
+            model="other",
+            key_name="ben",
+            outcome=Outcome.FAILED,
+            replica="e1/0",
+            client="curl",
+            endpoint="/v1/responses",
+        )
+    )
     assert ledger.flush(LIMIT_S)
-    for query in ("model=other", "key=ben", "outcome=failed", "replica=e1/0", "key=ben&decision=sticky"):
+    for query in (
+        "model=other",
+        "key=ben",
+        "outcome=failed",
+        "replica=e1/0",
+        "client=curl",
+        "endpoint=/v1/responses",
+        "key=ben&decision=sticky",
+    ):
         items = (await whole_console.get(f"/api/requests?{query}"))["items"]
         assert [item["status"] for item in items] == [2], query
     assert (await whole_console.get("/api/requests?model=none"))["items"] == []
@@ -78,6 +110,10 @@ async def test_filters(whole_console: Console, ledger: Ledger) -> None:
         ("limit=0", "limit: must be an integer from 1 to 500, not '0'"),
         ("limit=501", "limit: must be"),
         ("before=x", "before: must be"),
+        ("before=1:x", "before: must be the next of an earlier page"),
+        ("before=x:1", "before: must be the next of an earlier page"),
+        (f"before={'9' * 19}", "before: must be"),
+        ("sort=size", "sort: must be one of newest, first_byte, duration, waited, computed, not 'size'"),
         ("outcome=fine", "outcome: must be one of ok, client_error, failed, timeout, cancelled, refused, not 'fine'"),
         ("decision=none", "decision: must be one of placed, sticky, "),
     ],

@@ -52,6 +52,28 @@ async def test_looks_at_the_routers_are_in_the_chart_of_replicas(whole_console: 
     ledger.start()
 
 
+async def test_the_cached_share_of_each_replica_is_of_the_window_alone(whole_console: Console, ledger: Ledger) -> None:
+    long_ago = time.time() - 3 * 3600
+    ledger.record(record(model=MODEL, replica="e0/0", finished_at=long_ago, prompt_tokens=9000, cached_tokens=0))
+    ledger.record(
+        record(model=MODEL, replica="e0/0", finished_at=time.time() - 60, prompt_tokens=100, cached_tokens=75)
+    )
+    ledger.record(record(model=MODEL, replica="e0", finished_at=time.time() - 60, prompt_tokens=100, cached_tokens=25))
+    ledger.record(record(model="another", replica="e0/1", prompt_tokens=100, cached_tokens=100))
+    assert ledger.flush(LIMIT_S)
+    answer = await whole_console.get(f"/api/stats/cached?window=1h&model={MODEL}")
+    assert 3599 <= answer["to"] - answer["from"] <= 3601
+    assert answer["replicas"] == [
+        {"replica": "e0/0", "cached_ratio": 0.75, "prompt_tokens": 100},
+        {"replica": "e0/1", "cached_ratio": None, "prompt_tokens": 0},
+    ]
+    assert answer["cached_ratio"] == 0.5, "what an engine placed itself is in the whole"
+    day = await whole_console.get(f"/api/stats/cached?window=24h&model={MODEL}")
+    assert day["replicas"][0]["prompt_tokens"] == 9100
+    for query, status in (("", 400), (f"model={MODEL}&replica=e0/0", 400), ("model=none", 404)):
+        await whole_console.get(f"/api/stats/cached?{query}", status)
+
+
 @pytest.mark.parametrize("chart", CHARTS)
 async def test_csv(whole_console: Console, chart: str) -> None:
     async with whole_console.session.get(f"{whole_console.url}/api/stats/{chart}?window=15m&format=csv") as response:

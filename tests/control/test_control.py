@@ -125,8 +125,15 @@ async def test_only_what_was_named_changes(scene: Scene) -> None:
         ({"spill_threshold": -1}, "spill_threshold: must be an integer from 0 to 1000000"),
         ({"spill_threshold": 2.0}, "spill_threshold: must be an integer from 0 to 1000000"),
         ({"spill_treshold": 2}, "'spill_treshold': unknown key; allowed: affinity, placement, spill_threshold"),
-        ({"admission": "auto"}, "admission: the waiting room is not in this version"),
-        ({"affinity": False, "max_wait_s": 3}, "max_wait_s: the waiting room is not in this version"),
+        ({"admission": True}, 'admission: must be "auto" or "off", not True'),
+        ({"prefer": "mean"}, 'prefer: must be "balanced", "median" or "tail", not \'mean\''),
+        (
+            {"affinity": False, "max_wait_s": 0.5},
+            "max_wait_s: must be a number from 1 to 295 (clients give up at 300 s)",
+        ),
+        ({"max_wait_s": 296}, "max_wait_s: must be a number from 1 to 295"),
+        ({"max_wait_s": float("nan")}, "max_wait_s: must be a number from 1 to 295"),
+        ({"max_wait_s": True}, "max_wait_s: must be a number from 1 to 295"),
     ],
 )
 async def test_a_change_that_is_not_allowed_changes_nothing(scene: Scene, changes: dict[str, Any], says: str) -> None:

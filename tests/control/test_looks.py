@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -11,6 +12,7 @@ from tests.console.scene import Scene
 
 from lmwarden.control import UnknownModelError, looks
 from lmwarden.control.looks import ConversationList, Looks
+from lmwarden.gateway.driver import HeldRequest
 
 NAME = "org/model"
 
@@ -31,6 +33,29 @@ async def test_the_list_shows_who_was_used_last(scene: Scene) -> None:
     # On the wall's clock: just now, and in this order.
     first, second = (seen.used_at(view) for view in seen.conversations)
     assert seen.taken_at - 5 < second < first <= seen.taken_at
+
+
+async def test_who_waits_for_a_first_turn_is_listed_although_the_router_does_not_know_it(scene: Scene) -> None:
+    scene.turn(b"a" * 16)
+    now = time.monotonic()
+    scene.held = [
+        HeldRequest(b"a" * 16, None, False, now),
+        HeldRequest(b"n" * 16, b"a" * 16, True, now + 1),
+        HeldRequest(None, None, False, now),
+    ]
+    seen = await asyncio.wrap_future(scene.control.conversations(NAME))
+    assert seen.waiting == {b"a" * 16, b"n" * 16}
+    assert seen.total == 2
+    new, known = seen.conversations
+    assert (new.key, new.parent, new.derived, new.home, new.turns, new.live) == (
+        b"n" * 16,
+        b"a" * 16,
+        True,
+        None,
+        0,
+        True,
+    )
+    assert known.key == b"a" * 16
 
 
 async def test_times_at_speed_are_the_walls(scene: Scene) -> None:

@@ -50,6 +50,33 @@ GPU: list[tuple[str, str, float | None]] = [
 ]
 
 
+def test_the_memory_of_a_token_is_said_by_two_lines_together() -> None:
+    reader = StartupReader()
+    assert reader.kv_bytes_per_token(1) is None
+    reader.feed(["(Worker_TP0 pid=6) INFO [gpu_worker.py:760] Available KV cache memory: 5.15 GiB"])
+    reader.feed(["(Worker_TP1 pid=7) INFO [gpu_worker.py:760] Available KV cache memory: 5.14 GiB"])
+    assert reader.kv_bytes_per_token(1) is None
+    reader.feed(["(EngineCore_DP0 pid=5) INFO [kv_cache_utils.py:2327] GPU KV cache size: 37,376 tokens"])
+    # 144 KiB on one GPU; a replica of two GPUs takes as much on each.
+    assert reader.kv_bytes_per_token(1) == pytest.approx(147_456, rel=0.01)
+    assert reader.kv_bytes_per_token(2) == pytest.approx(294_912, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO [kv_cache_utils.py:2619] Overriding num_gpu_blocks=65536 with num_gpu_blocks_override=160",
+        "(EngineCore_DP0 pid=5) INFO [kv_cache_utils.py:2327] GPU KV cache size: 0 tokens",
+    ],
+)
+def test_figures_that_do_not_belong_together_say_nothing(line: str) -> None:
+    reader = StartupReader()
+    reader.feed(["INFO Available KV cache memory: 5.15 GiB", line])
+    if "Overriding" in line:
+        reader.feed(["INFO GPU KV cache size: 37,376 tokens"])
+    assert reader.kv_bytes_per_token(1) is None
+
+
 def test_every_line_of_a_gpu_start() -> None:
     reader = StartupReader()
     for line, step, progress in GPU:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from tests.engine.launching import Caller, Followed, Launched, News, Roll, plan, settings
 
-from lmwarden.engine.processes import alive
+from lmwarden.engine.processes import ProcessId, alive
 from lmwarden.engine.records import EngineRecords
 from lmwarden.engine.takeover import end_orphans
 
@@ -36,12 +36,12 @@ async def test_engines_that_nobody_wants_are_ended_and_the_others_are_not(roll: 
     records = EngineRecords(tmp_path)
     records.forget("e7")  # only its mark tells
     (records.folder / "e8.json").write_bytes(b"torn")
-    assert await end_orphans(tmp_path, ["e0"], settings()) == ["e1", "e7"]
+    assert (await end_orphans(tmp_path, ["e0"], settings())).ended == ["e1", "e7"]
     await unwanted.end()
     await nameless.end()
     assert alive(kept.process)
     assert records.names() == ["e0"]
-    assert await end_orphans(tmp_path, ["e0"], settings()) == []
+    assert (await end_orphans(tmp_path, ["e0"], settings())).ended == []
 
 
 async def test_an_orphan_s_family_goes_with_it(roll: Roll, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ async def test_an_orphan_s_family_goes_with_it(roll: Roll, tmp_path: Path) -> No
     core, stray = await roll.next("core"), await roll.next("stray")
     main.kill()
     await main.end()
-    assert await end_orphans(tmp_path, [], settings(stop_grace_s=0.05)) == ["e1"]
+    assert (await end_orphans(tmp_path, [], settings(stop_grace_s=0.05))).ended == ["e1"]
     await core.end()
     await stray.end()
 
@@ -60,5 +60,24 @@ async def test_engines_of_another_folder_are_not_ours(roll: Roll, tmp_path: Path
     (other / "engines").mkdir(parents=True)
     for name in ("id", "e0.json"):
         (other / "engines" / name).write_bytes((tmp_path / "engines" / name).read_bytes())
-    assert await end_orphans(other, [], settings()) == []
+    assert (await end_orphans(other, [], settings())).ended == []
     assert alive(theirs.process)
+
+
+async def test_an_orphan_that_cannot_be_ended_is_told_as_long_as_it_lives(
+    roll: Roll, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = await start_and_leave(roll, tmp_path, "e1")
+
+    async def hold_on(family: Callable[[], list[ProcessId]], **given: float) -> list[ProcessId]:
+        return family()
+
+    with monkeypatch.context() as patched:
+        patched.setattr("lmwarden.engine.processes.end_family", hold_on)
+        orphans = await end_orphans(tmp_path, [], settings())
+    assert orphans.ended == []
+    assert orphans.still_there() == {"e1": (main.process.pid,)}
+    assert EngineRecords(tmp_path).names() == ["e1"]  # the next warden tries again
+    main.kill()
+    await main.end()
+    assert orphans.still_there() == {}

@@ -14,6 +14,7 @@ from lmwarden.config import Flag, WatchConfig, load
 from lmwarden.engine.client import EngineClient
 from lmwarden.engine.health import FleetHealth, Up
 from lmwarden.engine.pins import PinReport
+from lmwarden.engine.tier import NO_TIER, Tier
 from lmwarden.engine.watch import EngineState, EngineWatch
 from lmwarden.types import PinVerdict, ReplicaCapacity, ReplicaId, ReplicaSample
 
@@ -61,6 +62,7 @@ class Process:
     def __init__(self) -> None:
         self.ours = False
         self.told: list[str] = []
+        self.kv_bytes_per_token: float | None = None
 
     def may_serve(self) -> bool:
         return self.ours
@@ -78,6 +80,7 @@ class Scene:
         self.now = 100.0
         self.session = session
         self.process: Process | None = None
+        self.tier = NO_TIER
         self.heard: Callable[[], float | None] = lambda: None
         """When it last sent bytes of an answer."""
         self.fleet = FleetHealth(self.sink)
@@ -95,6 +98,7 @@ class Scene:
             settings=chosen,
             clock=lambda: self.now,
             max_num_seqs=32,
+            tier=self.tier,
             fleet=self.fleet,
             supervised=self.process,
             traffic=lambda: self.heard(),
@@ -550,3 +554,25 @@ async def test_what_the_operator_said_holds_before_an_engine_answers() -> None:
         (news,) = recorder.take()
         assert news.startswith("up e0/0 ")
         assert recorder.capacities[ReplicaId("e0", 0)] == ReplicaCapacity(kv_cache_tokens=4096, max_num_seqs=64)
+
+
+async def test_a_tier_is_told_as_soon_as_the_log_says_what_a_token_takes(scene: Scene) -> None:
+    scene.tier = Tier(gib=1.0)
+    process = scene.launch()
+    assert await scene.looks(1)
+    replica = scene.watch.replicas[0]
+    assert scene.sink.capacities[replica].cpu_cache_tokens is None
+    process.kv_bytes_per_token = 1024.0
+    assert (await scene.looks(1))[0].startswith(f"up {replica}")
+    capacity = scene.sink.capacities[replica]
+    assert (capacity.cpu_cache_tokens, capacity.max_num_seqs) == (1 << 20, 32)
+    assert scene.watch.kv_bytes_per_token == 1024.0
+    assert await scene.looks(2) == []  # and not again
+
+
+async def test_a_stated_tier_of_an_attached_engine(scene: Scene) -> None:
+    scene.tier = Tier(stated_tokens=100_000)
+    scene.make()
+    await scene.looks(1)
+    assert scene.sink.capacities[scene.watch.replicas[1]].cpu_cache_tokens == 100_000
+    assert scene.watch.kv_bytes_per_token is None

@@ -93,16 +93,18 @@ def test_what_all_lost_comes_costliest_first_with_an_example(ledger: Ledger) -> 
         lost("evicted", 9999, model="other"),
         lost("evicted", 300, client="codex"),
         lost("evicted", 500, client="claude-code", conversation_key=B),
+        lost("evicted", 200, client="claude-code"),
         lost("timestamp", 900),
         {"prompt_tokens": None},
     )
     found = ledger.reader.ask(breakers(100.0, "m"))
     assert found.items == [
         Breaker("timestamp", 1, 900, A, None),
-        Breaker("evicted", 2, 800, B, "claude-code"),
+        Breaker("evicted", 2, 700, B, "claude-code"),
+        Breaker("evicted", 1, 300, A, "codex"),
     ]
-    assert found.prompt_tokens == 3 * 1000
-    assert len(ledger.reader.ask(breakers(0.0, None)).items) == 2
+    assert found.prompt_tokens == 4 * 1000
+    assert len(ledger.reader.ask(breakers(0.0, None)).items) == 4
     assert ledger.reader.ask(breakers(1e12, None)).items == []
 
 

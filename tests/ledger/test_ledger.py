@@ -13,7 +13,8 @@ import pytest
 from tests.ledger.samples import LIMIT_S, changed, compared, forgotten, home, record, settings
 
 from lmwarden.ledger import schema
-from lmwarden.ledger.ledger import FILE, HOME_KEPT_S, Ledger
+from lmwarden.ledger.ledger import FILE, Ledger
+from lmwarden.ledger.retention import HOME_KEPT_S
 from lmwarden.routing.conversations import DORMANT_S
 from lmwarden.types import HomeChanges, Outcome, PrefixChange
 

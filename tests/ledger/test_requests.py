@@ -10,7 +10,7 @@ import pytest
 from tests.ledger.samples import LIMIT_S, record, settings
 
 from lmwarden.ledger.ledger import Ledger
-from lmwarden.ledger.requests import REFUSED, RequestFilter, latest
+from lmwarden.ledger.requests import NEWEST, REFUSED, Mark, RequestFilter, latest
 from lmwarden.types import Decision, Outcome
 
 
@@ -24,7 +24,8 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def statuses(ledger: Ledger, limit: int = 100, before: int | None = None, **wanted: Any) -> list[int]:
     assert ledger.flush(LIMIT_S)
-    found = ledger.reader.ask(latest(RequestFilter(**wanted), limit, before))
+    mark = None if before is None else Mark(before, before)
+    found = ledger.reader.ask(latest(RequestFilter(**wanted), limit, mark))
     return [row.record.status for row in found]
 
 
@@ -77,3 +78,37 @@ def test_only_the_latest_are_looked_through(ledger: Ledger, monkeypatch: pytest.
 
 def test_an_empty_file_has_none(ledger: Ledger) -> None:
     assert statuses(ledger) == []
+
+
+def in_order(ledger: Ledger, order: str, limit: int, before: Mark | None = None) -> list[tuple[int, Mark]]:
+    found = ledger.reader.ask(latest(RequestFilter(), limit, before, order))
+    return [(row.record.status, row.mark) for row in found]
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        (NEWEST, [5, 4, 3, 2, 1]),
+        # Among equals the newest.
+        ("duration", [2, 5, 4, 3, 1]),
+        ("waited", [3, 5, 4, 2, 1]),
+        # Not those that were not streamed, or had none.
+        ("first_byte", [5, 1]),
+        # Not those of which the cached part is not known.
+        ("computed", [4, 5, 1]),
+    ],
+)
+def test_the_largest_come_first_page_by_page(ledger: Ledger, order: str, expected: list[int]) -> None:
+    ledger.record(record(status=1, duration_s=1.0, first_byte_s=0.1, prompt_tokens=10, cached_tokens=9))
+    ledger.record(record(status=2, duration_s=9.5, first_byte_s=9.0, streamed=False, cached_tokens=None))
+    ledger.record(record(status=3, duration_s=2.0, first_byte_s=None, waited_s=2.0, prompt_tokens=None))
+    ledger.record(record(status=4, duration_s=4.0, first_byte_s=None, prompt_tokens=900, cached_tokens=0))
+    ledger.record(record(status=5, duration_s=4.0, first_byte_s=0.7, waited_s=0.5, prompt_tokens=90, cached_tokens=0))
+    assert ledger.flush(LIMIT_S)
+    assert [status for status, _ in in_order(ledger, order, 100)] == expected
+    paged: list[int] = []
+    mark = None
+    while page := in_order(ledger, order, 2, mark):
+        paged += [status for status, _ in page]
+        mark = page[-1][1]
+    assert paged == expected

@@ -1,8 +1,8 @@
 """Arms: the routings that are compared, and what the console is told for each.
 
-``off`` is vLLM's own balancer, ``hash`` a home by a hash of the session with spill, ``on`` LM Warden's
-placement. ``as-is`` measures whatever runs, without a console. An arm is allowed here or nowhere:
-``on+admission`` is LM Warden with its waiting room, in virtual time only: the console cannot switch that on yet.
+``off`` is vLLM's own balancer, ``hash`` a home by a hash of the session with spill, ``on`` LM Warden's placement
+without its waiting room, ``on+admission`` LM Warden as shipped, with it. ``as-is`` measures whatever runs, without a
+console. An arm is allowed here or nowhere.
 """
 
 from __future__ import annotations
@@ -13,42 +13,32 @@ from lmwarden.bench.errors import PlanError
 from lmwarden.types import RoutingSettings
 
 AS_IS = "as-is"
+WITH_ROOM = "on+admission"
 
 _SETTINGS: dict[str, dict[str, bool | str]] = {
     "off": {"affinity": False},
-    "hash": {"affinity": True, "placement": "hash"},
-    "on": {"affinity": True, "placement": "least-loaded"},
+    "hash": {"affinity": True, "placement": "hash", "admission": "off"},
+    "on": {"affinity": True, "placement": "least-loaded", "admission": "off"},
+    WITH_ROOM: {"affinity": True, "placement": "least-loaded", "admission": "auto"},
 }
-ADMISSION = "on+admission"
 
 
-def parse_arms(text: str, *, virtual: bool = False) -> list[str]:
+def parse_arms(text: str) -> list[str]:
     """Read a comma-separated list of arms.
 
-    Args:
-        text: as given.
-        virtual: they are played in virtual time.
-
     Raises:
-        PlanError: it is empty, or an arm is unknown, repeated or not to be had there.
+        PlanError: it is empty, or an arm is unknown or repeated.
     """
     arms = [arm.strip() for arm in text.split(",")]
     for arm in arms:
-        if arm == ADMISSION:
-            if virtual:
-                continue
-            raise PlanError(f"--arms {arm}: the waiting room is not in this version; allowed are {_allowed()}")
         if arm != AS_IS and arm not in _SETTINGS:
-            raise PlanError(f"--arms {arm or text!r}: unknown arm; allowed are {_allowed()}")
+            allowed = ", ".join([*_SETTINGS, AS_IS])
+            raise PlanError(f"--arms {arm or text!r}: unknown arm; allowed are {allowed}")
     if len(set(arms)) != len(arms):
         raise PlanError(f"--arms {text}: an arm is named twice")
     if AS_IS in arms and len(arms) > 1:
         raise PlanError(f"--arms {text}: {AS_IS} switches nothing and stands alone")
     return arms
-
-
-def _allowed() -> str:
-    return ", ".join([*_SETTINGS, AS_IS])
 
 
 def parse_levels(text: str) -> list[int]:
@@ -75,10 +65,13 @@ def console_patch(arm: str) -> dict[str, bool | str]:
 
 def routing_settings(arm: str, prefer: str = "balanced") -> RoutingSettings:
     """Return the router's settings for an arm, for virtual time. ``prefer``: of the waiting room."""
-    if arm == ADMISSION:
-        return RoutingSettings(admission="auto", prefer=prefer)
     patch = console_patch(arm)
-    return RoutingSettings(affinity=bool(patch["affinity"]), placement=str(patch.get("placement", "least-loaded")))
+    return RoutingSettings(
+        affinity=bool(patch["affinity"]),
+        placement=str(patch.get("placement", "least-loaded")),
+        admission=str(patch.get("admission", "off")),
+        prefer=prefer,
+    )
 
 
 def needs_console(arms: Sequence[str]) -> bool:

@@ -125,7 +125,9 @@ class CellRun:
         for second in itertools.count(1):
             await self._sleep_until(window_start_s + second)
             with suppress(BenchError):
-                busy = (await self._console.state()).busy()
+                state = await self._console.state()
+                self.records.rooms.append(state.admission)
+                busy = state.busy()
                 if busy is not None:
                     self.records.busy.append(busy)
 

@@ -30,6 +30,19 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     state: str = "ready"
 
 
+class Admission(msgspec.Struct, frozen=True):
+    """The waiting room in the console's answer; only what is used here."""
+
+    mode: str = "off"
+    engaged: bool = False
+    why_code: str = "off"
+    """Why it is engaged, or is not."""
+    gap_s: float | None = None
+    """A quarter of the pauses between two turns exceeds it."""
+    demand_ratio: float | None = None
+    """Context of the conversations in use over what the replicas keep."""
+
+
 class RoutingState(msgspec.Struct, frozen=True):
     """``GET /api/models/{name}/routing``; only what is used here."""
 
@@ -37,6 +50,7 @@ class RoutingState(msgspec.Struct, frozen=True):
     in_flight: int
     replicas: list[ReplicaRow]
     placement: str = "least-loaded"
+    admission: Admission = Admission()
     decisions: dict[str, int] = {}
     """Requests by their final decision, since the warden's start."""
 
@@ -111,7 +125,8 @@ class Console:
         Raises:
             BenchError: the console does not answer, or refuses.
         """
-        await self._routing("PATCH", {"affinity": before.affinity, "placement": before.placement})
+        settings: dict[str, bool | str] = {"affinity": before.affinity, "placement": before.placement}
+        await self._routing("PATCH", settings | {"admission": before.admission.mode})
 
     async def _routing(self, method: str, patch: dict[str, bool | str] | None) -> RoutingState:
         if self._http is None or self._routing_url is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from lmwarden.bench.console import Admission
 from lmwarden.bench.counters import EngineCounters
 from lmwarden.bench.results import (
     Balancer,
@@ -76,6 +77,8 @@ class LevelRecords:
     sessions: list[SessionRecord] = field(default_factory=list)
     busy: list[int] = field(default_factory=list)
     """One entry per poll inside the window: replicas with a request running."""
+    rooms: list[Admission] = field(default_factory=list)
+    """One entry per poll: the warden's waiting room."""
     engine_hit_ratio: float | None = None
     """Hits over queries from the difference of the engine's own counters over the window."""
     engine: EngineCounters | None = None

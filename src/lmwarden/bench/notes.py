@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from lmwarden.bench.console import Admission
 from lmwarden.bench.language import Language, Note
 from lmwarden.bench.results import BenchResult, LevelResult, cells
 
@@ -58,6 +60,23 @@ def lag_notes(lag_p99_s: float | None, speed: float) -> list[Note]:
     else:
         notes = [Note("lag_modelled", {"lag_ms": f"{lag_ms:.1f}", "modelled_ms": f"{lag_ms * speed:.0f}"})]
     return [*notes, Note("too_busy")] if lag_ms > LAG_LIMIT_MS else notes
+
+
+def open_room_note(rooms: Sequence[Admission], sessions: int, arm: str, *, open_loop: bool = False) -> Note | None:
+    """Say why the waiting room stayed open although the conversations did not fit; None: it did not, or they did.
+
+    Args:
+        rooms: as it was polled over one run.
+        sessions: of the run, as are the other two.
+    """
+    over = [room.why_code for room in rooms if room.demand_ratio is not None and room.demand_ratio > 1]
+    if 2 * len(over) <= len(rooms) or any(room.engaged for room in rooms):
+        return None
+    why = Counter(over).most_common(1)[0][0]
+    if why not in ("gaps", "kept"):
+        return None
+    gaps = [room.gap_s for room in rooms if room.gap_s is not None]
+    return Note(f"room_open_{why}", {"gap_s": f"{max(gaps, default=0.0):.1f}"}, (sessions, arm, open_loop))
 
 
 def gain_note(rows: Sequence[LevelResult], before: str, after: str, words: Language) -> Note | None:

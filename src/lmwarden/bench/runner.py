@@ -16,14 +16,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from lmwarden.bench.arms import needs_console
+from lmwarden.bench.arms import WITH_ROOM, needs_console
 from lmwarden.bench.cell import CellRun
 from lmwarden.bench.client import AgentClient, listed_models
 from lmwarden.bench.console import Console
 from lmwarden.bench.counters import EngineUnderTest
 from lmwarden.bench.errors import BenchError, PlanError
 from lmwarden.bench.lag import LagMonitor
+from lmwarden.bench.language import Note
 from lmwarden.bench.measure import LevelRecords
+from lmwarden.bench.notes import open_room_note
 from lmwarden.bench.pairing import check_pair
 from lmwarden.bench.plan import Caches, Plan, plan_cells
 from lmwarden.bench.progress import Progress
@@ -45,6 +47,8 @@ class RunOutcome:
     """Mean time from the first token to the first one that is not reasoning; None: no answer reasoned."""
     password_unused: bool = False
     """A password was given, and the console asked for none."""
+    room_notes: list[Note] = field(default_factory=list)
+    """Why the waiting room stayed open where one would not expect it."""
     replicas: int | None = None
     """Of the model, by the console; None: there is none."""
 
@@ -109,6 +113,9 @@ async def run_plan(
             result = await run.run(progress, stop)
             progress.finished(result)
             _note(outcome, result, run.records)
+            if cell.arm == WITH_ROOM and plan.think == "none":
+                note = open_room_note(run.records.rooms, cell.sessions, cell.arm, open_loop=plan.open_loop)
+                outcome.room_notes += [note] if note is not None else []
             outcome.lag_p99_s = lag.p99_s()
             if on_result is not None:
                 on_result(outcome)

@@ -72,7 +72,7 @@ def bench(
         seconds: measured time of each level in each arm.
         warmup: time before it that is not measured.
         rest: time between two runs, in which the warden forgets the conversations that the first one left.
-        arms: off, hash, on; or as-is, which switches nothing and needs no console.
+        arms: off, hash, on, on+admission; or as-is, which switches nothing and needs no console.
         repeats: how often all of it is run, each time with another seed and beginning with another arm.
         workload: what the sessions look like: a shipped one by its name, the path of a .toml file, or trace:FILE.
         think: none, or agent: tools run between turns; with a trace none, or recorded.
@@ -272,6 +272,7 @@ def run_notes(outcome: RunOutcome, plan: Plan) -> list[Note]:
     from lmwarden.bench.notes import lag_notes
 
     notes = lag_notes(outcome.lag_p99_s, plan.speed)
+    notes += outcome.room_notes
     if outcome.content_later_s is not None:
         notes.append(Note("content_later", {"later": f"{outcome.content_later_s:.2f}"}))
     if outcome.first_error is not None:

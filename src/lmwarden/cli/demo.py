@@ -30,11 +30,14 @@ if TYPE_CHECKING:
     from lmwarden.bench.results import BenchResult
     from lmwarden.bench.runner import RunOutcome
     from lmwarden.config import Config
+    from lmwarden.serve import Warden
 
 MODEL = "qwen3-4b"
 HARDWARE = "a4000-qwen3-4b"
 MAX_NUM_SEQS = 32
 """Of the modelled hardware; a quarter of it is the spill threshold."""
+PIN_LOOKS, PIN_LOOK_S = 100, 0.1
+"""So often, and so many real seconds apart, it is looked whether the pins are tested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +86,7 @@ def demo(
     Args:
         replicas: data-parallel replicas of the simulated vLLM.
         levels: numbers of concurrent agent sessions.
-        arms: routings to compare: off, hash, on.
+        arms: routings to compare: off, hash, on, on+admission (with the waiting room, as shipped).
         seconds: modelled time of each level in each arm.
         speed: how many times as fast as the modelled hardware the simulation runs.
         out: folder for a report that can be handed to somebody (report.html, charts, figures).
@@ -171,6 +174,7 @@ async def _run_in(
         warden = Warden(demo_config(engine.url, folder), speed=options.speed, router_factory=router_factory or Router)
         await warden.start()
         try:
+            await _pins_are_tested(warden)
             _introduce(options, terminal, engine.url, warden.client_url, warden.console_url)
             outcome = await _measure(options, terminal, stop, warden.client_url, warden.console_url, engine.url)
             if options.keep and not stop.is_set():
@@ -182,6 +186,19 @@ async def _run_in(
         finally:
             lost.cancel()
             await warden.stop()
+
+
+async def _pins_are_tested(warden: Warden) -> None:
+    """Wait until it is known that the engine obeys ranks: under load that could not be told, and would be warned of."""
+    import asyncio
+
+    from lmwarden.types import PinVerdict
+
+    for _ in range(PIN_LOOKS):
+        reports = [pin for engine in warden.control.snapshot.model(MODEL).engines for pin in engine.pins.values()]
+        if all(report.verdict is not PinVerdict.UNVERIFIED for report in reports):
+            return
+        await asyncio.sleep(PIN_LOOK_S)
 
 
 async def _measure(

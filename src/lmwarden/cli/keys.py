@@ -23,21 +23,25 @@ def register(app: cyclopts.App) -> None:
     app.command(keys)
 
 
-def create(name: str, /, *, data_dir: DataDir = None, config: ConfigFile = None) -> None:
+def create(name: str, /, *, models: str | None = None, data_dir: DataDir = None, config: ConfigFile = None) -> None:
     """Make a key and print it. It is shown this once; only a hash is kept.
 
     Parameters
     ----------
     name: str
         What to call it, e.g. the person or the machine that will use it.
+    models: str
+        Names of the served models that it may use, separated by commas, aliases included with their model; without
+        this flag all.
     """
-    print(_store(data_dir, config).create(name))
+    scope = None if models is None else [part.strip() for part in models.split(",")]
+    print(_store(data_dir, config).create(name, scope))
 
 
 def list_keys(*, data_dir: DataDir = None, config: ConfigFile = None) -> None:
-    """List the names of the keys and when they were made."""
+    """List the names of the keys, when they were made, and the models that each may use."""
     for key in _store(data_dir, config).stored():
-        print(f"{key.name}\t{key.created}")
+        print(f"{key.name}\t{key.created}\t{'all models' if key.models is None else ', '.join(key.models)}")
 
 
 def revoke(name: str, /, *, data_dir: DataDir = None, config: ConfigFile = None) -> None:

@@ -99,7 +99,7 @@ def simulate(
     plan = SimulationPlan(
         levels=parse_levels(levels or _LEVELS) if open_loop is None else parse_rates(open_loop),
         open_loop=open_loop is not None,
-        arms=parse_arms(arms, virtual=True),
+        arms=parse_arms(arms),
         seeds=parse_seeds(seeds),
         workload=played,
         seconds=seconds,

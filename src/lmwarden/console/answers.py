@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 T = TypeVar("T")
@@ -45,13 +45,16 @@ async def read_object(request: Request, *, may_be_empty: bool = False) -> dict[s
     """The JSON object that is a request's body.
 
     Raises:
-        HTTPException: (400, 413) it is none, or too long.
+        HTTPException: (400, 413) it is none, or too long, or its sender left.
     """
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise HTTPException(413, f"the body may have at most {MAX_BODY_BYTES} bytes")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise HTTPException(413, f"the body may have at most {MAX_BODY_BYTES} bytes")
+    except ClientDisconnect:  # no fault of ours: a traceback for each would let anybody fill the log
+        raise HTTPException(400, "the body did not come to its end") from None
     if may_be_empty and not body:
         return {}
     try:

@@ -54,6 +54,8 @@ USUAL_LOG_LINES = 200
 LOG_BYTES = 4 << 20
 """End of an engine's log that is looked at."""
 METRICS_PATH = "/metrics"
+RETRY_AFTER_S = 5
+"""What a caller is told to wait where the console cannot answer just now."""
 LOG_READERS = 2
 """Logs read at the same time: each may hold those bytes a few times over."""
 
@@ -268,7 +270,7 @@ def _more(control: Control, parts: Parts) -> list[Route]:
     return [
         *stats.routes(control, parts.ledger, speed=parts.speed),
         *shared.over((*requests.routes(parts.ledger), *conversations.routes(control, parts.ledger))),
-        *KeysApi(parts.keys, parts.ledger).routes(),
+        *KeysApi(parts.keys, parts.ledger, lambda: [model.name for model in control.snapshot.models]).routes(),
         *settings_api.routes(control, parts.config),
         *connect_api.routes(control, parts.config.client, parts.client_port, parts.ledger),
     ]
@@ -280,7 +282,10 @@ def _operation(model: ModelSnapshot, status: int = 200) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return error_answer(error.status_code, error.detail, dict(error.headers) if error.headers else None)
+    headers = dict(error.headers or {})
+    if error.status_code == 503:
+        headers.setdefault("Retry-After", str(RETRY_AFTER_S))
+    return error_answer(error.status_code, error.detail, headers or None)
 
 
 async def _too_many(request: Request, error: Exception) -> Response:

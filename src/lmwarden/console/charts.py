@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import msgspec
 
 from lmwarden.ledger.histogram import percentiles
-from lmwarden.ledger.history import Step, Stretch
+from lmwarden.ledger.history import PromptTokens, Question, Step, Stretch
 from lmwarden.ledger.history_sums import Sums
 
 _RATIOS = (0.5, 0.95, 0.99)
@@ -159,6 +159,26 @@ class ReplicasChart(_Chart, frozen=True, kw_only=True):
     points: list[ReplicasPoint]
 
 
+class CachedShare(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica's prompts."""
+
+    replica: str
+    cached_ratio: float | None
+    """null: it ended no request in that time."""
+    prompt_tokens: int
+
+
+class CachedShares(msgspec.Struct, frozen=True, kw_only=True, rename={"begin": "from", "end": "to"}):
+    """``/api/stats/cached``: the cached share of the prompts of the requests that ended, replica by replica."""
+
+    begin: float
+    end: float
+    cached_ratio: float | None
+    """Over all of them."""
+    replicas: list[CachedShare]
+    """All that the model has now."""
+
+
 Chart: TypeAlias = TokensChart | LatencyChart | RequestsChart | ReplicasChart
 
 
@@ -236,6 +256,25 @@ def replicas_chart(stretch: Stretch, replicas: int) -> ReplicasChart:
             for step in stretch.steps
         ],
     )
+
+
+def cached_shares(question: Question, replicas: Sequence[str], found: Mapping[str, PromptTokens]) -> CachedShares:
+    """The shares of a model's replicas, and over everything that it served in that time."""
+    none = PromptTokens(0, 0)
+    whole = PromptTokens(sum(of.cached for of in found.values()), sum(of.computed for of in found.values()))
+    return CachedShares(
+        begin=question.begin_s,
+        end=question.end_s,
+        cached_ratio=_share(whole),
+        replicas=[
+            CachedShare(replica=name, cached_ratio=_share(of := found.get(name, none)), prompt_tokens=sum(of))
+            for name in replicas
+        ],
+    )
+
+
+def _share(tokens: PromptTokens) -> float | None:
+    return tokens.cached / sum(tokens) if sum(tokens) else None
 
 
 def as_csv(points: Sequence[msgspec.Struct]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import msgspec
 
 from lmwarden.console.findings import Check, Level, fault, ok, warning
-from lmwarden.control import EngineSnapshot, ModelSnapshot
+from lmwarden.control import SLOW_START_S, EngineSnapshot, ModelSnapshot
 from lmwarden.types import PinVerdict, ReplicaState
 
 STALE_SCRAPE_S = 10.0
@@ -26,12 +27,13 @@ def _replicas(model: ModelSnapshot) -> Iterator[Check]:
     states = [replica.state for replica in model.view.replicas]
     ready = states.count(ReplicaState.READY)
     text = f"{ready} of {len(states)} replicas take requests"
+    say_why = "the lines about its engines and replicas say why"
     if not ready:
-        yield fault("replicas", text, "the lines about its engines and replicas say why")
+        yield fault("replicas", text, say_why, ready=ready, all=len(states))
     elif ready < len(states):
-        yield warning("replicas", text, "the lines about its engines and replicas say why")
+        yield warning("replicas", text, say_why, ready=ready, all=len(states))
     else:
-        yield ok("replicas", text)
+        yield ok("replicas", text, ready=ready, all=len(states))
     if model.panic:
         yield fault(
             "panic",
@@ -47,23 +49,31 @@ def _process(engine: EngineSnapshot, model: str) -> Iterator[Check]:
         step = f" ({launch.step})" if launch.step else ""
         last = f" (its last line: {launch.last_lines[-1]:.300})" if launch.last_lines and level is Level.FAULT else ""
         but = f", but {engine.complaint}" if engine.complaint and engine.state == "starting" else ""
-        text = f"{name}: {launch.detail.rstrip('.')}{step}{last}{but}"
-        yield Check(code=code, level=level, text=text, what_to_do=what_to_do.format(engine=name, model=model))
+        lasts_s = time.time() - launch.since
+        long = f", for {lasts_s / 60:.0f} min now" if launch.phase == "starting" and lasts_s > SLOW_START_S else ""
+        text = f"{name}: {launch.detail.rstrip('.')}{step}{last}{long}{but}"
+        params = {"engine": name, "detail": text.partition(": ")[2]}
+        yield Check(
+            code=code, level=level, text=text, what_to_do=what_to_do.format(engine=name, model=model), params=params
+        )
     elif engine.state == "down":
         why = f": {engine.complaint}" if engine.complaint else ""
         text = f"{name} at {engine.url} does not answer{why}"
         hangs = f"it hangs: {_LOOK}, or {_RESTART}".format(engine=name, model=model)
-        yield fault("engine_down", text, "start it, or look why it is unreachable" if launch is None else hangs)
+        what_to_do = "start it, or look why it is unreachable" if launch is None else hangs
+        yield fault("engine_down", text, what_to_do, engine=name, url=engine.url, why=engine.complaint)
     elif engine.state == "starting":
-        yield warning("engine_starting", f"{name} at {engine.url} has not answered yet", "wait, or look at its log")
+        text = f"{name} at {engine.url} has not answered yet"
+        yield warning("engine_starting", text, "wait, or look at its log", engine=name, url=engine.url)
     else:
         version = f", version {engine.version}" if engine.version else ""
-        yield ok("engine", f"{name} at {engine.url} answers{version}")
+        yield ok("engine", f"{name} at {engine.url} answers{version}", engine=name, url=engine.url)
     if launch is not None and launch.outdated:
         yield warning(
             "engine_outdated",
             f"{name} runs with another command than the configuration says now",
             f"a rolling restart applies it: POST /api/models/{model}/rolling-restart",
+            engine=name,
         )
 
 
@@ -89,15 +99,18 @@ def _scrape(engine: EngineSnapshot) -> Iterator[Check]:
             "no_metrics",
             f"{engine.engine} shows no metrics: its capacity and its restarts are hard to see",
             "start vLLM without --disable-log-stats, and let /metrics through to the warden",
+            engine=engine.engine,
         )
     elif age_s > STALE_SCRAPE_S:
         yield warning(
             "stale_metrics",
             f"the last good look at the metrics of {engine.engine} is {age_s:.0f} s old",
             "look whether it is overloaded, or the way to it is slow; the warden goes on with its own counts",
+            engine=engine.engine,
+            age_s=round(age_s),
         )
     else:
-        yield ok("metrics", f"{engine.engine} reports its load")
+        yield ok("metrics", f"{engine.engine} reports its load", engine=engine.engine)
 
 
 def _pins(engine: EngineSnapshot) -> Iterator[Check]:
@@ -114,15 +127,22 @@ def _pins(engine: EngineSnapshot) -> Iterator[Check]:
                 f"{engine.engine} does not obey the rank that we name on {path}{detail}",
                 "requests there go without a rank, so they have no affinity: look for a proxy in between that drops the"
                 " header X-data-parallel-rank, use a vLLM that takes it, or run one server per replica",
+                engine=engine.engine,
+                path=path,
+                detail=report.detail,
             )
         else:
             yield warning(
                 "pin_unverified",
                 f"it is not known yet whether {engine.engine} obeys a rank on {path}{detail}",
                 "wait for a quieter moment: it is tried again",
+                engine=engine.engine,
+                path=path,
+                detail=report.detail,
             )
     if obeyed:
-        yield ok("pins", f"{engine.engine} obeys the rank that we name on {', '.join(obeyed)}")
+        paths = ", ".join(obeyed)
+        yield ok("pins", f"{engine.engine} obeys the rank that we name on {paths}", engine=engine.engine, paths=paths)
 
 
 def _usage_details(engine: EngineSnapshot) -> Iterator[Check]:
@@ -131,6 +151,8 @@ def _usage_details(engine: EngineSnapshot) -> Iterator[Check]:
             "no_usage_details",
             f"the answers of {engine.engine} do not say how much of a prompt was cached; all of it counts as computed",
             "start vLLM with --enable-prompt-tokens-details",
+            engine=engine.engine,
         )
     elif engine.usage_details:
-        yield ok("usage_details", f"the answers of {engine.engine} say how much of a prompt was cached")
+        text = f"the answers of {engine.engine} say how much of a prompt was cached"
+        yield ok("usage_details", text, engine=engine.engine)

@@ -1,9 +1,10 @@
-"""A model's work: does it flow, does it fit, and does the cache help?"""
+"""A model's work: does it flow, and does the cache help? Whether it fits is ``check_room``'s subject."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lmwarden.console.check_room import cache_tokens, check_room, overfull
 from lmwarden.console.findings import Check, fault, ok, warning
 from lmwarden.control import ModelSnapshot, OperationState
 from lmwarden.types import Decision, ReplicaState
@@ -21,8 +22,9 @@ HIGH_STICKY_RATIO = 0.8
 
 def check_work(model: ModelSnapshot) -> Iterator[Check]:
     """All of it."""
-    for check in (_affinity, _stalled, _drained, _operation, _max_num_seqs, _context, _held, _session_ids, _prefix):
+    for check in (_affinity, _stalled, _drained, _operation, _max_num_seqs, _context, _session_ids, _prefix):
         yield from check(model)
+    yield from check_room(model)
 
 
 def _affinity(model: ModelSnapshot) -> Iterator[Check]:
@@ -30,8 +32,8 @@ def _affinity(model: ModelSnapshot) -> Iterator[Check]:
         yield warning(
             "affinity_off",
             "affinity is off: conversations do not stay on their replicas",
-            f'if that is not meant: PATCH /api/models/{model.name}/routing with {{"affinity": true}}; what was changed'
-            " on the console holds over a restart",
+            "if that is not meant, switch Affinity on: on the card Data-parallel routing of the model's page, or by"
+            f' PATCH /api/models/{model.name}/routing {{"affinity": true}}; what was changed holds over a restart',
         )
 
 
@@ -42,6 +44,7 @@ def _stalled(model: ModelSnapshot) -> Iterator[Check]:
                 "stalled",
                 f"{replica.replica} has requests and makes no progress",
                 "it gets no new conversations; if it does not recover, restart its engine",
+                replica=str(replica.replica),
             )
 
 
@@ -51,6 +54,7 @@ def _drained(model: ModelSnapshot) -> Iterator[Check]:
             "drained",
             f"{replica} was taken out by an operator and gets nothing new",
             f"give it back: POST /api/models/{model.name}/replicas/{replica}/undrain",
+            replica=str(replica),
         )
 
 
@@ -61,6 +65,8 @@ def _operation(model: ModelSnapshot) -> Iterator[Check]:
             "restart_failed",
             f"the last {operation.kind} ended early: {operation.sentence}",
             "mend the cause and begin it again",
+            kind=operation.kind,
+            sentence=operation.sentence,
         )
 
 
@@ -71,19 +77,15 @@ def _max_num_seqs(model: ModelSnapshot) -> Iterator[Check]:
             "max_num_seqs",
             f"max_num_seqs is not known, so the spill threshold is {threshold} by default",
             "give vLLM's --max-num-seqs to the warden: max_num_seqs under [models.engine], or --max-num-seqs",
+            threshold=threshold,
         )
     else:
-        yield ok("max_num_seqs", f"the spill threshold is {threshold} ({model.view.spill_threshold_source})")
-
-
-def _capacities(model: ModelSnapshot) -> dict[str, int]:
-    """Replica to KV-cache capacity in tokens, where known."""
-    known = {str(replica.replica): replica.capacity.kv_cache_tokens for replica in model.view.replicas}
-    return {name: tokens for name, tokens in known.items() if tokens}
+        source = model.view.spill_threshold_source
+        yield ok("max_num_seqs", f"the spill threshold is {threshold} ({source})", threshold=threshold, source=source)
 
 
 def _context(model: ModelSnapshot) -> Iterator[Check]:
-    capacities = _capacities(model)
+    capacities = cache_tokens(model)
     if model.max_model_len is None or not capacities:
         return
     name, least = min(capacities.items(), key=lambda item: item[1])
@@ -93,32 +95,13 @@ def _context(model: ModelSnapshot) -> Iterator[Check]:
             f"a context may grow to {model.max_model_len} tokens, but the cache of {name} holds {least}",
             f"start vLLM with --max-model-len {least} or less (clients must then know it: lmwarden connect tells them),"
             " or give it more memory for the KV cache",
+            max_model_len=model.max_model_len,
+            replica=name,
+            tokens=least,
         )
     else:
-        yield ok("context", f"a context of {model.max_model_len} tokens fits the cache of each replica")
-
-
-def _overfull(model: ModelSnapshot) -> list[str]:
-    """Replicas whose live conversations have more context than the cache holds, in words."""
-    capacities = _capacities(model)
-    return [
-        f"{replica.replica} holds {replica.resident_tokens:,} of {capacities[str(replica.replica)]:,}"
-        for replica in model.view.replicas
-        if replica.resident_tokens > capacities.get(str(replica.replica), replica.resident_tokens)
-    ]
-
-
-def _held(model: ModelSnapshot) -> Iterator[Check]:
-    capacities, over = _capacities(model), _overfull(model)
-    if over:
-        yield warning(
-            "contexts_do_not_fit",
-            "the live conversations have more context than the cache can hold, in tokens: " + ", ".join(over),
-            "fewer agents at a time, shorter contexts, or more cache (a CPU tier: kv_offload_gib, or vLLM's"
-            " --kv-offloading-size)",
-        )
-    elif capacities:
-        yield ok("contexts", "the contexts of the live conversations fit the caches")
+        text = f"a context of {model.max_model_len} tokens fits the cache of each replica"
+        yield ok("context", text, max_model_len=model.max_model_len)
 
 
 def _session_ids(model: ModelSnapshot) -> Iterator[Check]:
@@ -134,9 +117,13 @@ def _session_ids(model: ModelSnapshot) -> Iterator[Check]:
             f"{text} ({derived} recognised by how their conversation begins, {none} not at all)",
             "set the clients up as lmwarden connect says, or name the header that carries their session id under"
             " client.session_headers",
+            without=without,
+            total=total,
+            derived=derived,
+            none=none,
         )
     else:
-        yield ok("session_ids", text)
+        yield ok("session_ids", text, without=without, total=total)
 
 
 def _prefix(model: ModelSnapshot) -> Iterator[Check]:
@@ -153,7 +140,7 @@ def _prefix(model: ModelSnapshot) -> Iterator[Check]:
     mostly_later = later_turns >= sum(view.decisions.values()) / 2
     stays = view.sticky_ratio is not None and view.sticky_ratio >= HIGH_STICKY_RATIO
     if share < LOW_CACHED_SHARE and mostly_later and stays:
-        if _overfull(model):
+        if overfull(model):
             return  # that is why, and it is said already
         yield warning(
             "prefix_changes",
@@ -161,9 +148,10 @@ def _prefix(model: ModelSnapshot) -> Iterator[Check]:
             "see Prefix breakers on the console for the cause; if something changes at the head of the prompts, set the"
             " clients up as lmwarden connect says (for Claude Code CLAUDE_CODE_ATTRIBUTION_HEADER=0 and"
             " ENABLE_TOOL_SEARCH=false)",
+            share=share,
         )
     else:
-        yield ok("prefix", f"{share:.0%} of the prompts came from the cache")
+        yield ok("prefix", f"{share:.0%} of the prompts came from the cache", share=share)
 
 
 def _recent_share(model: ModelSnapshot) -> float | None:

@@ -9,14 +9,14 @@ What is not known gives no line: silence is better than a guess.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from lmwarden.config import is_loopback
 from lmwarden.console.check_engines import check_engines
 from lmwarden.console.check_work import check_work
-from lmwarden.console.findings import Check, Level, fault, ok, warning
+from lmwarden.console.findings import Check, Level, Param, fault, ok, warning
 from lmwarden.control import ModelSnapshot, Snapshot
 
 STUCK_S = 30.0
@@ -30,6 +30,8 @@ class ModelWarning(msgspec.Struct, frozen=True, kw_only=True):
     level: Level
     text: str
     what_to_do: str | None
+    params: Mapping[str, Param] = {}
+    """As ``Check.params``."""
 
 
 def check_all(snapshot: Snapshot, now: float, console_host: str | None, *, has_password: bool = False) -> list[Check]:
@@ -42,6 +44,7 @@ def check_all(snapshot: Snapshot, now: float, console_host: str | None, *, has_p
         has_password: the console asks for one.
     """
     checks = [*_data_loop(snapshot, now), *_ledger(snapshot), *_console(console_host, has_password)]
+    checks += _orphans(snapshot)
     for model in snapshot.models:
         checks += check_model(model)
     return checks
@@ -56,7 +59,9 @@ def warnings_of(model: ModelSnapshot) -> list[ModelWarning]:
     """What its page warns of."""
     found = [check for check in check_model(model) if check.level is not Level.OK]
     return [
-        ModelWarning(code=check.code, level=check.level, text=check.text, what_to_do=check.what_to_do)
+        ModelWarning(
+            code=check.code, level=check.level, text=check.text, what_to_do=check.what_to_do, params=check.params
+        )
         for check in found
     ]
 
@@ -68,9 +73,14 @@ def _data_loop(snapshot: Snapshot, now: float) -> Iterator[Check]:
             "data_loop",
             f"the part that relays requests has not moved for {age_s:.0f} s",
             "restart the warden; under systemd its watchdog does. Its log says where it stood",
+            age_s=round(age_s),
         )
     else:
-        yield ok("data_loop", f"requests are relayed; counting since {snapshot.counting_since}")
+        yield ok(
+            "data_loop",
+            f"requests are relayed; counting since {snapshot.counting_since}",
+            since=snapshot.counting_since,
+        )
 
 
 def _ledger(snapshot: Snapshot) -> Iterator[Check]:
@@ -80,15 +90,29 @@ def _ledger(snapshot: Snapshot) -> Iterator[Check]:
             f"history and homes: {snapshot.ledger_trouble.rstrip('.')}",
             "if the disk of the data folder is full, make room on it, and what waits is written by itself; for all else"
             " see docs/operations.md, When the disk is full or the file is damaged. Requests are served meanwhile",
+            trouble=snapshot.ledger_trouble.rstrip("."),
         )
     elif snapshot.ledger_dropped_rows:
         yield warning(
             "ledger_dropped",
             f"{snapshot.ledger_dropped_rows} rows of the history were lost because the disk could not follow",
             "give the data folder a faster disk, or raise storage.max_queued_rows",
+            rows=snapshot.ledger_dropped_rows,
         )
     else:
         yield ok("ledger", "history and homes are written")
+
+
+def _orphans(snapshot: Snapshot) -> Iterator[Check]:
+    for engine, pids in snapshot.orphans.items():
+        numbers = ", ".join(map(str, pids))
+        yield warning(
+            "orphan",
+            f"{engine} is not configured any more, and its processes cannot be ended: {numbers}",
+            "they may hold GPUs: look at them with ps and nvidia-smi",
+            engine=engine,
+            pids=numbers,
+        )
 
 
 def _console(host: str | None, has_password: bool) -> Iterator[Check]:
@@ -103,4 +127,5 @@ def _console(host: str | None, has_password: bool) -> Iterator[Check]:
             "console_open",
             f"the console listens on {host}: whoever reaches the port can read it, without sign-in",
             'set console.password_file; or console.host = "127.0.0.1", and reach it through a tunnel',
+            host=host,
         )

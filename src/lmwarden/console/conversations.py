@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -43,6 +43,9 @@ from lmwarden.types import (
 )
 
 T = TypeVar("T")
+
+ConversationState: TypeAlias = Literal["running", "waiting", "idle", "dormant"]
+"""``waiting``: its turn stands in the waiting room, and nothing of it runs."""
 
 USUAL_ITEMS = 100
 MOST_TURNS = 500
@@ -87,7 +90,7 @@ class ConversationItem(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int | None
     cached_ratio_last: float | None
     """Cached part of the last turn's prompt."""
-    state: Literal["running", "idle", "dormant"]
+    state: ConversationState
     in_flight: int
     last_used: float
     model: str
@@ -118,6 +121,7 @@ class TurnItem(msgspec.Struct, frozen=True, kw_only=True):
     candidates: tuple[CandidateScore, ...] | None
     outcome: Outcome
     status: int
+    streamed: bool
     retried: bool
     waited_s: float
     first_byte_s: float | None
@@ -146,7 +150,7 @@ class ConversationDetail(msgspec.Struct, frozen=True):
 
 
 class BreakerItem(msgspec.Struct, frozen=True, kw_only=True):
-    """One cause."""
+    """One cause and one client."""
 
     cause: str
     turns: int
@@ -308,7 +312,7 @@ def _item(key: ConversationKey, last: Summary | None, shown: _Shown | None) -> C
         turns=max(view.turns if view is not None else 0, last.turns if last is not None else 0),
         context_tokens=_context(last, view),
         cached_ratio_last=_cached_ratio(last),
-        state=_state(view),
+        state=_state(shown),
         in_flight=view.in_flight if view is not None else 0,
         last_used=shown.seen.used_at(shown.view)
         if shown is not None
@@ -340,12 +344,14 @@ def _cached_ratio(last: Summary | None) -> float | None:
     return last.cached_tokens / last.prompt_tokens
 
 
-def _state(view: ConversationView | None) -> Literal["running", "idle", "dormant"]:
-    if view is None:
+def _state(shown: _Shown | None) -> ConversationState:
+    if shown is None:
         return "dormant"
-    if view.in_flight:
+    if shown.view.in_flight:
         return "running"
-    return "idle" if view.live else "dormant"
+    if shown.view.key in shown.seen.waiting:
+        return "waiting"
+    return "idle" if shown.view.live else "dormant"
 
 
 def _turn(record: RequestRecord) -> TurnItem:

@@ -18,6 +18,7 @@ Every answer forbids framing, sniffing and to load anything but the console's ow
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -39,6 +40,8 @@ _SECURITY_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+_HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z_.-]+)(?::[0-9]{1,5})?")
+"""What browsers send. Nothing else is taken for a name that happens to stand in it."""
 _CACHE_CONTROL = "no-store"
 """Unless the handler says something else: the page's files do."""
 
@@ -118,10 +121,10 @@ class Guard:
         return None
 
     def _host_allowed(self, host: str, scope: Scope) -> bool:
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
+        parts = _HOST_AND_PORT.fullmatch(host)
+        if parts is None:
             return False
+        name = parts[1].strip("[]").lower()
         if is_loopback(name) or name in self._allowed_hosts:
             return True
         server = scope.get("server")

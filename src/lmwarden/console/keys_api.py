@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 
 import msgspec
@@ -37,6 +37,8 @@ class KeyLine(msgspec.Struct, frozen=True, kw_only=True):
     """null: the history cannot be read, as are the next two."""
     prompt_tokens_24h: int | None
     completion_tokens_24h: int | None
+    models: list[str] | None
+    """Names of the served models that it may use; null: all."""
 
 
 class MadeKey(msgspec.Struct, frozen=True):
@@ -44,6 +46,7 @@ class MadeKey(msgspec.Struct, frozen=True):
 
     name: str
     key: str
+    models: list[str] | None = None
 
     def __repr__(self) -> str:
         return f"MadeKey({self.name!r}, ...)"
@@ -52,9 +55,17 @@ class MadeKey(msgspec.Struct, frozen=True):
 class KeysApi:
     """The handlers. The file is changed by one at a time."""
 
-    def __init__(self, keys: KeyStore, ledger: Ledger | None) -> None:
+    def __init__(
+        self, keys: KeyStore, ledger: Ledger | None, served: Callable[[], Collection[str]] | None = None
+    ) -> None:
+        """Args:
+        keys: the file.
+        ledger: knows how they are used; None: nobody does.
+        served: names of the models that are served, to which a key can be limited; None: any name will do.
+        """
         self._keys = keys
         self._ledger = ledger
+        self._served = served
         self._one_at_a_time = asyncio.Lock()
         self._use: Mapping[str, KeyUse] | None = {}
         self._use_of: tuple[float, list[str]] = (float("-inf"), [])
@@ -83,15 +94,18 @@ class KeysApi:
 
     async def create(self, request: Request) -> Response:
         """Make one; its text is in this answer and nowhere else."""
-        name = text_of(await read_object(request), "name")
+        body = await read_object(request)
+        models = body.pop("models", None)
+        name = text_of(body, "name")
+        self._check_models(models)
         async with self._one_at_a_time:
             try:
-                key = await asyncio.to_thread(self._keys.create, name)
+                key = await asyncio.to_thread(self._keys.create, name, models)
             except KeyNameError as error:
                 raise HTTPException(400, str(error)) from None
             except StorageError as error:
                 raise HTTPException(503, str(error)) from None
-        return json_answer(encode(MadeKey(name, key)), 201)
+        return json_answer(encode(MadeKey(name, key, models)), 201)
 
     async def revoke(self, request: Request) -> Response:
         """Delete one; the gateway refuses it within a second."""
@@ -103,6 +117,16 @@ class KeysApi:
             except StorageError as error:
                 raise HTTPException(503, str(error)) from None
         return Response(status_code=204)
+
+    def _check_models(self, models: object) -> None:
+        if models is None:
+            return
+        if not isinstance(models, list) or not all(isinstance(model, str) for model in models):
+            raise HTTPException(400, "models: must be a list of names of served models, or null for all")
+        served = models if self._served is None else self._served()
+        if not set(models) <= set(served):
+            shown = ", ".join(sorted(served)) or "none"
+            raise HTTPException(400, f"models: there is a name that is not served (an alias is none); served: {shown}")
 
     async def _use_by_name(self, names: list[str]) -> Mapping[str, KeyUse] | None:
         if self._ledger is None:
@@ -130,4 +154,5 @@ def _line(key: StoredKey, use: KeyUse | None) -> KeyLine:
         requests_24h=use.requests if use is not None else None,
         prompt_tokens_24h=use.prompt_tokens if use is not None else None,
         completion_tokens_24h=use.completion_tokens if use is not None else None,
+        models=key.models,
     )

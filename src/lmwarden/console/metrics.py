@@ -15,9 +15,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from lmwarden.control import EngineState, ModelSnapshot, Snapshot
-from lmwarden.types import PinVerdict, ReplicaState
+from lmwarden.types import Outcome, PinVerdict, ReplicaState
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+_UNDECIDED = {Outcome.REFUSED: "refused", Outcome.CANCELLED: "waiting"}
+"""What stands for the decision where there was none: refused, or its client left the waiting room."""
 
 
 def exposition(snapshot: Snapshot) -> bytes:
@@ -35,8 +38,22 @@ class _SnapshotCollector(Collector):
         models = self._snapshot.models
         yield from _traffic(self._snapshot)
         yield from _routing(models)
+        yield from _waiting_room(self._snapshot)
         yield from _engines(models)
+        yield from _own_answers(self._snapshot)
         yield from _ledger(self._snapshot)
+        yield from _data_loop(self._snapshot)
+
+
+def _own_answers(snapshot: Snapshot) -> Iterator[Metric]:
+    own = CounterMetricFamily(
+        "lmwarden_own_answers",
+        "Requests that were refused before any engine was asked: unknown model or path, key, malformed body.",
+        labels=["status", "code"],
+    )
+    for (status, code), count in snapshot.own_answers.items():
+        own.add_metric([str(status), code], count)
+    yield own
 
 
 def _ledger(snapshot: Snapshot) -> Iterator[Metric]:
@@ -52,6 +69,24 @@ def _ledger(snapshot: Snapshot) -> Iterator[Metric]:
     # All models share one reader, and each model's counters tell what it did.
     unread.add_metric([], max((model.counters.unread_prompts for model in snapshot.models), default=0))
     yield from (dropped, trouble, unread)
+
+
+def _data_loop(snapshot: Snapshot) -> Iterator[Metric]:
+    connections = GaugeMetricFamily("lmwarden_client_connections", "Open connections of clients.")
+    buffered = GaugeMetricFamily("lmwarden_buffered_bytes", "Request bodies that are held.")
+    # All models share one client port, and each model's counters tell of it.
+    connections.add_metric([], max((model.counters.client_connections for model in snapshot.models), default=0))
+    buffered.add_metric([], max((model.counters.buffered_bytes for model in snapshot.models), default=0))
+    yield from (connections, buffered)
+    if snapshot.loop_lag is None:
+        return
+    lag = HistogramMetricFamily(
+        "lmwarden_event_loop_lag_seconds", "How late the loop that relays comes to a timer; 20 ticks a second."
+    )
+    lag.add_metric([], _buckets(snapshot.loop_lag_bounds_s, snapshot.loop_lag.counts), snapshot.loop_lag.sum_s)
+    tasks = GaugeMetricFamily("lmwarden_event_loop_tasks", "Asyncio tasks of that loop; there is none per request.")
+    tasks.add_metric([], snapshot.loop_lag.tasks)
+    yield from (lag, tasks)
 
 
 def _traffic(snapshot: Snapshot) -> Iterator[Metric]:
@@ -77,7 +112,7 @@ def _traffic(snapshot: Snapshot) -> Iterator[Metric]:
     for model in snapshot.models:
         counters = model.counters
         for (decision, outcome), count in counters.requests.items():
-            requests.add_metric([model.name, decision or "refused", outcome], count)
+            requests.add_metric([model.name, decision or _UNDECIDED.get(outcome, "none"), outcome], count)
         buckets = _buckets(snapshot.first_byte_bounds_s, counters.first_byte_counts)
         first_byte.add_metric([model.name], buckets, counters.first_byte_sum_s)
         prompt.add_metric([model.name, "cached"], counters.prompt_tokens_cached)
@@ -98,12 +133,10 @@ def _routing(models: Iterable[ModelSnapshot]) -> Iterator[Metric]:
         "lmwarden_conversations", "Live conversations homed on the replica.", labels=replica_labels
     )
     up = GaugeMetricFamily("lmwarden_replica_up", "1: takes requests; 0: does not.", labels=replica_labels)
-    waiting = GaugeMetricFamily("lmwarden_waiting_room", "Requests in the waiting room.", labels=["model"])
     stalled = GaugeMetricFamily(
         "lmwarden_replica_stalled", "1: it has requests and makes no progress.", labels=replica_labels
     )
     for model in models:
-        waiting.add_metric([model.name], model.view.waiting)
         for replica in model.view.replicas:
             labels = [model.name, str(replica.replica)]
             in_flight.add_metric(labels, replica.in_flight)
@@ -111,7 +144,30 @@ def _routing(models: Iterable[ModelSnapshot]) -> Iterator[Metric]:
             up.add_metric(labels, replica.state is ReplicaState.READY)
             if replica.sample is not None:
                 stalled.add_metric(labels, replica.sample.stalled)
-    yield from (in_flight, conversations, up, stalled, waiting)
+    yield from (in_flight, conversations, up, stalled)
+
+
+def _waiting_room(snapshot: Snapshot) -> Iterator[Metric]:
+    labels = ["model"]
+    waiting = GaugeMetricFamily("lmwarden_waiting_room", "Requests in the waiting room.", labels=labels)
+    engaged = GaugeMetricFamily(
+        "lmwarden_waiting_room_engaged", "1: conversations wait for a place; 0: nobody is held.", labels=labels
+    )
+    waits = HistogramMetricFamily(
+        "lmwarden_waiting_room_seconds", "In the waiting room, of requests that waited there.", labels=labels
+    )
+    expired = CounterMetricFamily(
+        "lmwarden_wait_expired", "Requests that went because they had waited for max_wait_s.", labels=labels
+    )
+    for model in snapshot.models:
+        room, names = model.view.room, [model.name]
+        waiting.add_metric(names, model.view.waiting)
+        engaged.add_metric(names, room is not None and room.engaged)
+        buckets = _buckets(snapshot.first_byte_bounds_s, model.counters.wait_counts)
+        waits.add_metric(names, buckets, model.counters.wait_sum_s)
+        if room is not None:
+            expired.add_metric(names, room.wait_expired)
+    yield from (waiting, engaged, waits, expired)
 
 
 def _engines(models: Iterable[ModelSnapshot]) -> Iterator[Metric]:

@@ -54,11 +54,22 @@ class OverviewModel(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[ModelWarning]
 
 
+class OwnAnswers(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that the gateway refused by itself since ``counting_since``: no request row tells of them."""
+
+    status: int
+    code: str
+    """A word of ours: ``model_not_found``, ``invalid_api_key``, ``invalid_json`` and so on."""
+    count: int
+
+
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """All models."""
 
     models: list[OverviewModel]
     ledger_trouble: str | None
+    own_answers: list[OwnAnswers] = []
+    """Of all clients together; short, for there are few codes."""
 
 
 class LiveMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +125,14 @@ def live_message(snapshot: Snapshot, cached_ratio_1h: Callable[[str], float | No
     return LiveMessage(
         taken_at=snapshot.taken_at,
         counting_since=snapshot.counting_since,
-        overview=Overview(models=models, ledger_trouble=snapshot.ledger_trouble),
+        overview=Overview(
+            models=models,
+            ledger_trouble=snapshot.ledger_trouble,
+            own_answers=[
+                OwnAnswers(status=status, code=code, count=count)
+                for (status, code), count in sorted(snapshot.own_answers.items())
+            ],
+        ),
         models=details,
     )
 

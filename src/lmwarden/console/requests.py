@@ -1,4 +1,7 @@
-"""``/api/requests``: the latest request rows, filtered. Field names here are public; no text of a user is in a row."""
+"""``/api/requests``: the latest request rows, filtered and in order.
+
+Field names here are public; no text of a user is in a row.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,15 @@ from starlette.routing import Route
 
 from lmwarden.console.answers import MAX_ITEMS, Page, encode, json_answer, number_of
 from lmwarden.ledger.ledger import Ledger
-from lmwarden.ledger.requests import REFUSED, NumberedRecord, RequestFilter, latest
+from lmwarden.ledger.requests import NEWEST, ORDERS, REFUSED, Mark, NumberedRecord, RequestFilter, latest
 from lmwarden.ledger.schema import LedgerError
 from lmwarden.types import CandidateScore, Decision, Outcome, PrefixChange
 
 USUAL_ITEMS = 100
-_MOST_ROWS = 2**53
+_MOST_DIGITS = 18
+"""Of a row's number; SQLite's has no more."""
+_MOST_PLACE_DIGITS = 32
+"""Of the value before it."""
 _DECISIONS = (*Decision, REFUSED)
 
 
@@ -73,16 +79,18 @@ class Requests:
         self._ledger = ledger
 
     async def show(self, request: Request) -> Response:
-        """One page, the newest first."""
+        """One page, the newest first, or the largest in what ``sort`` names."""
         limit = number_of(request, "limit", 1, MAX_ITEMS, USUAL_ITEMS)
-        before = number_of(request, "before", 0, _MOST_ROWS, _MOST_ROWS)
-        question = latest(_wanted(request), limit + 1, before)
+        order = request.query_params.get("sort", NEWEST)
+        if order not in ORDERS:
+            raise HTTPException(400, f"sort: must be one of {', '.join(ORDERS)}, not {order!r:.40}")
+        question = latest(_wanted(request), limit + 1, _mark(request), order)
         try:
             found = await asyncio.to_thread(self._ledger.reader.ask, question)
         except LedgerError as error:
             raise HTTPException(503, f"the requests cannot be read: {error}") from None
         shown = found[:limit]
-        following = str(shown[-1].number) if len(found) > limit else None
+        following = _text(shown[-1].mark, order) if len(found) > limit else None
         return json_answer(encode(Page([_item(row) for row in shown], following)))
 
 
@@ -102,7 +110,29 @@ def _wanted(request: Request) -> RequestFilter:
         outcome=query.get("outcome"),
         decision=query.get("decision"),
         replica=query.get("replica"),
+        client=query.get("client"),
+        endpoint=query.get("endpoint"),
     )
+
+
+def _text(mark: Mark, order: str) -> str:
+    """As ``next`` has it."""
+    return str(mark.number) if order == NEWEST else f"{mark.value!r}:{mark.number}"
+
+
+def _mark(request: Request) -> Mark | None:
+    """Where the page before ended: ``next`` of that page."""
+    text = request.query_params.get("before")
+    if text is None:
+        return None
+    value, _, number = text.rpartition(":")
+    if not (number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS):
+        raise HTTPException(400, "before: must be the next of an earlier page")
+    try:
+        place = float(value[:_MOST_PLACE_DIGITS]) if value else float(number)
+    except ValueError:
+        raise HTTPException(400, "before: must be the next of an earlier page") from None
+    return Mark(place, int(number))
 
 
 def _item(row: NumberedRecord) -> RequestItem:

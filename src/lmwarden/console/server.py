@@ -14,9 +14,13 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
+
+from lmwarden.console.connections import BoundedConnection, Turns
 
 _GRACE_S = 2
 _JOIN_S = 5.0
@@ -42,7 +46,7 @@ class ConsoleServer:
             uvicorn.Config(
                 app,
                 loop="asyncio",
-                http="httptools",
+                http=cast(type[asyncio.Protocol], partial(BoundedConnection, Turns())),
                 ws="none",
                 lifespan="off",
                 log_config=None,

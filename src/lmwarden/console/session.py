@@ -47,6 +47,7 @@ CHANGE_HEADER = "x-csrf-token"
 CHALLENGE = {"WWW-Authenticate": 'Session realm="LM Warden"'}
 _VIEWER = "lmwarden.viewer"
 _REFRESH_S = 1.0
+_OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
 _CHECKS_AT_ONCE = 2
 """Each takes 16 MiB."""
 
@@ -219,9 +220,10 @@ def _state(sign_in: SignIn | None, scope: Scope, speed: float) -> SessionState:
 
 
 def is_local(scope: Scope) -> bool:
-    """Whether the peer is on this machine."""
+    """Whether who asks is on this machine. Through a proxy, which says so, anybody may ask, wherever the proxy is."""
     address = _address(scope)
-    return address is not None and is_loopback(address)
+    headers = Headers(scope=scope)
+    return address is not None and is_loopback(address) and not any(name in headers for name in _OF_PROXIES)
 
 
 def _address(scope: Scope) -> str | None:

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from lmwarden.config import Config, Origin, arguments_without_secrets, shown, variables_without_secrets
 from lmwarden.console.answers import encode, json_answer
 from lmwarden.control import Control, Snapshot
+from lmwarden.control.commands import ROUTING_KEYS
 
 Path: TypeAlias = tuple[str | int, ...]
 """Of a key: ``("models", 0, "name")``."""
@@ -98,7 +99,7 @@ def _changed(config: Config, snapshot: Snapshot) -> Mapping[Path, Any]:
         if len(found) != 1:
             continue  # one [[models]] without a name can stand for several models, each with settings of its own
         configured, now = model.routing.settings(), found[0].view.settings
-        for key in ("affinity", "placement", "spill_threshold"):
+        for key in ROUTING_KEYS:
             value = getattr(now, key)
             if value != getattr(configured, key):
                 changed["models", index, "routing", key] = "auto" if value is None else value

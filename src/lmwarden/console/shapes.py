@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from lmwarden.console.admission import AdmissionState, admission_state
 from lmwarden.console.checks import ModelWarning, warnings_of
 from lmwarden.console.engines import EngineLine, PinState, engines_of, pin_state
 from lmwarden.control import ModelSnapshot, Operation, Snapshot
@@ -40,16 +41,10 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int | None
     kv_used_ratio: float | None
     prefix_hit_ratio: float | None
-
-
-class AdmissionState(msgspec.Struct, frozen=True, kw_only=True):
-    """The waiting room: not in this version, hence off."""
-
-    mode: str = "off"
-    engaged: bool = False
-    waiting: int = 0
-    room_for: int | None = None
-    """As ``ModelDetail.room_for``."""
+    residents: int | None
+    """Conversations with a place while the waiting room is engaged; null: there is no room."""
+    reserved_tokens: int | None
+    """What their places hold."""
 
 
 class IdentityCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +96,7 @@ class ModelDetail(msgspec.Struct, frozen=True, kw_only=True):
     mean_context_tokens: float | None
     """Of a live conversation; null: there is none, or none was answered yet."""
     room_for: int | None
-    """So many more conversations of that size fit the KV caches of the ready replicas; null: not known."""
+    """So many more conversations of the usual size fit what the ready replicas keep; null: not known."""
 
 
 class ModelLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +132,7 @@ def routing_state(model: ModelSnapshot, counting_since: str) -> RoutingState:
         refused=view.refused,
         balancer=view.balancer,
         counting_since=counting_since,
-        admission=AdmissionState(room_for=_room(model).room_for),
+        admission=admission_state(model, _room(model).room_for),
         pins=pin_state(model.engines),
         replicas=[_row(replica, model) for replica in view.replicas],
     )
@@ -206,9 +201,16 @@ def _room(model: ModelSnapshot) -> _Room:
     known = [capacity for capacity in capacities if capacity is not None]
     if mean is None or len(known) != len(capacities) or not known:
         return _Room(held, mean, None)
+    view = model.view.room
+    if view is not None and view.engaged:
+        return _Room(held, mean, 0)
     if any(_is_full(replica) for replica in replicas):
         # Turns that are not answered yet hold context that nobody has counted.
         return _Room(held, mean, 0)
+    if view is not None:
+        # It knows which of them are in use; where none is, everything is free.
+        free = view.room_for if view.room_for is not None or view.demand_ratio else int(sum(known) // mean)
+        return _Room(held, mean, free)
     return _Room(held, mean, max(0, int((sum(known) - held) // mean)))
 
 
@@ -240,4 +242,6 @@ def _row(replica: ReplicaView, model: ModelSnapshot) -> ReplicaRow:
         waiting=sample.waiting if sample else None,
         kv_used_ratio=sample.kv_used_ratio if sample else None,
         prefix_hit_ratio=model.prefix_hit_ratio.get(replica.replica),
+        residents=replica.residents,
+        reserved_tokens=replica.reserved_tokens,
     )

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any, TypeVar
 
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
@@ -19,12 +20,23 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lmwarden.console.answers import encode, json_answer
-from lmwarden.console.charts import Chart, as_csv, latency_chart, replicas_chart, requests_chart, tokens_chart
+from lmwarden.console.charts import (
+    CachedShares,
+    Chart,
+    as_csv,
+    cached_shares,
+    latency_chart,
+    replicas_chart,
+    requests_chart,
+    tokens_chart,
+)
 from lmwarden.control import Control
 from lmwarden.ledger.history import LONGEST_S, Question, Stretch
 from lmwarden.ledger.history_sums import TICK_S
 from lmwarden.ledger.ledger import Ledger
 from lmwarden.ledger.schema import LedgerError
+
+T = TypeVar("T")
 
 USUAL_WINDOW = "1h"
 _WINDOW = re.compile(r"([1-9][0-9]{0,3})([mhd])", re.ASCII)
@@ -41,8 +53,8 @@ class Stats:
         self._ledger = ledger
         self._clock = clock
         self._one_at_a_time = asyncio.Lock()
-        self._kept: dict[tuple[str, ...], Chart] = {}
-        """Charts of this second."""
+        self._kept: dict[tuple[str, ...], Any] = {}
+        """Answers of this second."""
         self._second = 0
         self._draw: dict[str, Callable[[Stretch], Chart]] = {
             "tokens": partial(tokens_chart, speed=speed),
@@ -52,7 +64,23 @@ class Stats:
 
     def routes(self) -> list[Route]:
         """All of them."""
-        return [Route(f"/api/stats/{name}", self._handler(name)) for name in ("replicas", *self._draw)]
+        charts = [Route(f"/api/stats/{name}", self._handler(name)) for name in ("replicas", *self._draw)]
+        return [*charts, Route("/api/stats/cached", self._cached)]
+
+    async def _cached(self, request: Request) -> Response:
+        """The cached share of prompts, replica by replica, as the engines counted it per request."""
+        query = request.query_params
+        now = self._clock()
+        question = _question(query, now, durations=False)
+        if question.model is None or question.replica is not None:
+            raise HTTPException(400, "model: must be one of those that are served, and replica not be there")
+        view = self._control.snapshot.model(question.model).view
+        names = [str(replica.replica) for replica in view.replicas]
+
+        def ask() -> CachedShares:
+            return cached_shares(question, names, self._ledger.history.prompts_by_replica(question, now))
+
+        return json_answer(encode(await self._once(_key("cached", query), now, ask)))
 
     def _handler(self, name: str) -> Callable[[Request], Awaitable[Response]]:
         async def show(request: Request) -> Response:
@@ -74,18 +102,20 @@ class Stats:
         question = _question(query, now, durations=name == "latency")
         if question.model is not None:
             self._control.snapshot.model(question.model)  # raises where there is none
-        key = (name, *(query.get(part, "") for part in _QUERY))
+        return await self._once(_key(name, query), now, lambda: draw(self._ledger.history.stretch(question, now)))
+
+    async def _once(self, key: tuple[str, ...], now: float, ask: Callable[[], T]) -> T:
+        """An answer of the history, the same for all who ask within a second."""
         async with self._one_at_a_time:
             if int(now) != self._second:
                 self._second, self._kept = int(now), {}
-            chart = self._kept.get(key)
-            if chart is None:
+            if key not in self._kept:
                 try:
-                    chart = await asyncio.to_thread(lambda: draw(self._ledger.history.stretch(question, now)))
+                    self._kept[key] = await asyncio.to_thread(ask)
                 except LedgerError as error:
                     raise HTTPException(503, f"the history cannot be read: {error}") from None
-                self._kept[key] = chart
-        return chart
+            found: T = self._kept[key]
+        return found
 
     def _replicas(self, query: QueryParams) -> int:
         """How many replicas a chart is about."""
@@ -96,10 +126,14 @@ class Stats:
         return sum(len(model.view.replicas) for model in models)
 
 
+def _key(name: str, query: QueryParams) -> tuple[str, ...]:
+    return (name, *(query.get(part, "") for part in _QUERY))
+
+
 def routes(
     control: Control, ledger: Ledger, *, speed: float = 1.0, clock: Callable[[], float] = time.time
 ) -> list[Route]:
-    """``/api/stats/tokens``, ``latency``, ``requests`` and ``replicas``.
+    """``/api/stats/tokens``, ``latency``, ``requests``, ``replicas`` and ``cached``.
 
     Args:
         control: knows the models.

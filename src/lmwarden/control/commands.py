@@ -11,10 +11,11 @@ ROUTING_KEYS = {
     "affinity": "true or false",
     "placement": '"least-loaded" or "hash"',
     "spill_threshold": "an integer from 0 to 1000000, or null for automatic",
+    "admission": '"auto" or "off"',
+    "prefer": '"balanced", "median" or "tail"',
+    "max_wait_s": "a number from 1 to 295 (clients give up at 300 s)",
 }
 """What ``patch_routing`` takes, and what each may be."""
-LATER_KEYS = ("admission", "prefer", "max_wait_s")
-"""Settings of the waiting room, which this version has not."""
 MAX_DRAIN_S = 86_400
 
 
@@ -42,14 +43,15 @@ def check_routing_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
         SettingsError: one line that names the key and what is allowed.
     """
     for key, value in changes.items():
-        if key in LATER_KEYS:
-            raise SettingsError(f"{key}: the waiting room is not in this version; nothing was changed")
         if key not in ROUTING_KEYS:
             raise SettingsError(f"{key!r:.80}: unknown key; allowed: {', '.join(ROUTING_KEYS)}")
         allowed = {
             "affinity": isinstance(value, bool),
             "placement": value in ("least-loaded", "hash"),
             "spill_threshold": value is None or (_is_number(value, int) and 0 <= value <= 1_000_000),
+            "admission": value in ("auto", "off"),
+            "prefer": value in ("balanced", "median", "tail"),
+            "max_wait_s": _is_number(value, int, float) and 1 <= value <= 295,
         }
         if not allowed[key]:
             raise SettingsError(f"{key}: must be {ROUTING_KEYS[key]}, not {value!r:.100}")

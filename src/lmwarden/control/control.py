@@ -24,58 +24,25 @@ import msgspec
 import structlog
 
 from lmwarden.control.commands import check_options, check_routing_changes
-from lmwarden.control.looks import MOST_CONVERSATIONS, ConversationList, Looks
-from lmwarden.control.operations import ConflictError, Drains, EngineHandle, Restarts, UnknownReplicaError
-from lmwarden.control.rates import RateMeter
+from lmwarden.control.looks import MOST_CONVERSATIONS, ConversationList, Looks, list_conversations
+from lmwarden.control.model import ControlledModel, ModelHandle
+from lmwarden.control.operations import ConflictError, UnknownReplicaError
 from lmwarden.control.snapshots import (
-    EngineSnapshot,
     ModelSnapshot,
     OperationKind,
     Snapshot,
     UnknownModelError,
 )
 from lmwarden.engine.logs import tail
-from lmwarden.engine.watch import EngineWatch
 from lmwarden.gateway.counters import GatewaySnapshot
-from lmwarden.routing.contract import RouterContract
-from lmwarden.types import Action, Clock, ReplicaId, ReplicaState, RoutingSettings
+from lmwarden.gateway.loop_lag import LoopLagSnapshot
+from lmwarden.types import Clock, ReplicaId, ReplicaState, RoutingSettings
 
 log = structlog.get_logger("lmwarden.control")
 
 
 class UnknownEngineError(LookupError):
     """No engine of that name, or none whose log is kept here. ``str()`` says which."""
-
-
-class ModelHandle(msgspec.Struct, frozen=True, kw_only=True):
-    """What the control needs of one running model."""
-
-    name: str
-    aliases: tuple[str, ...]
-    max_model_len: int | None
-    """As found at the start; what the watches learn later goes before it. ``versions`` likewise."""
-    router: RouterContract
-    carry_out: Callable[[Sequence[Action]], None]
-    """Hands a router's actions to the driver that carries them out."""
-    watches: tuple[EngineWatch, ...]
-    urls: Mapping[str, str]
-    versions: Mapping[str, str | None]
-    engines: tuple[EngineHandle, ...] = ()
-    """Those that the warden launched."""
-    panic: Callable[[], bool] = lambda: False
-    """Whether its engines are offered although all their probes fail."""
-
-
-class _Model:
-    """A model and what the control keeps of it."""
-
-    def __init__(self, handle: ModelHandle, clock: Clock) -> None:
-        self.handle = handle
-        self.router = handle.router
-        self.engines = {engine.engine: engine for engine in handle.engines}
-        self.drains = Drains(handle.router, clock)
-        self.restarts = Restarts(handle.name, handle.router, self.engines, self.drains, clock)
-        self.meter = RateMeter()
 
 
 class Control:
@@ -89,6 +56,9 @@ class Control:
         counters: Callable[[], Mapping[str, GatewaySnapshot]],
         dropped_rows: Callable[[], int],
         ledger_trouble: Callable[[], str | None] = lambda: None,
+        loop_lag: Callable[[], LoopLagSnapshot | None] = lambda: None,
+        orphans: Callable[[], Mapping[str, tuple[int, ...]]] = dict,
+        own_answers: Callable[[], Mapping[tuple[int, str], int]] = dict,
         drain_s: float = 120.0,
         clock_rate: float = 1.0,
         on_settings: Callable[[str, Mapping[str, Any]], None] = lambda model, changes: None,
@@ -99,15 +69,21 @@ class Control:
         counters: the gateway's, by model.
         dropped_rows: the ledger's count.
         ledger_trouble: what keeps the ledger from its disk, in a sentence.
+        loop_lag: how late the data loop is; called there.
+        orphans: processes of engines that are not configured and cannot be ended, by engine.
+        own_answers: requests that the gateway answered itself, by status and kind.
         drain_s: real seconds that open requests get before a restart, where the command does not say.
         clock_rate: seconds of ``clock`` per second.
         on_settings: told of settings that were changed, on the data loop; so that they are kept.
         """
-        self._models = {model.name: _Model(model, clock) for model in models}
+        self._models = {model.name: ControlledModel(model, clock) for model in models}
         self._clock = clock
         self._counters = counters
         self._dropped_rows = dropped_rows
         self._ledger_trouble = ledger_trouble
+        self._loop_lag = loop_lag
+        self._orphans = orphans
+        self._own_answers = own_answers
         self._drain_s = drain_s
         self._clock_rate = clock_rate
         self._on_settings = on_settings
@@ -142,9 +118,12 @@ class Control:
         self.snapshot = Snapshot(
             taken_at=time.time(),
             counting_since=self._counting_since,
-            models=tuple(_model_snapshot(model, counters[name], now) for name, model in self._models.items()),
+            models=tuple(model.snapshot(counters[name], now) for name, model in self._models.items()),
             ledger_dropped_rows=self._dropped_rows(),
             ledger_trouble=self._ledger_trouble(),
+            orphans=self._orphans(),
+            own_answers=self._own_answers(),
+            loop_lag=self._loop_lag(),
         )
         for model in self._models.values():
             model.restarts.look()
@@ -168,12 +147,12 @@ class Control:
 
     def _list_conversations(self, model: str) -> ConversationList:
         router, now = self._models[model].router, self._clock()
-        return ConversationList(
-            taken_at=time.time(),
+        return list_conversations(
+            router.conversations(now, MOST_CONVERSATIONS),
+            self._models[model].handle.held(),
             now=now,
             clock_rate=self._clock_rate,
             total=router.view(now).conversations,
-            conversations=tuple(router.conversations(now, MOST_CONVERSATIONS)),
         )
 
     def log_lines(self, engine: str, max_lines: int, max_bytes: int) -> list[str]:
@@ -210,7 +189,7 @@ class Control:
         """
         checked = check_routing_changes(changes)
 
-        def configure(model: _Model) -> None:
+        def configure(model: ControlledModel) -> None:
             now = self._clock()
             settings = msgspec.structs.replace(model.router.view(now).settings, **checked)
             model.handle.carry_out(model.router.configure(settings, now))
@@ -236,7 +215,7 @@ class Control:
         found = self._replica(model, replica)
         checked = check_options(options, "allow_outage")
 
-        def hold(model: _Model) -> None:
+        def hold(model: ControlledModel) -> None:
             self._check_not_restarting(model, found.engine)
             ready = [r.replica for r in model.router.view(self._clock()).replicas if r.state is ReplicaState.READY]
             if ready == [found] and not checked.allow_outage:
@@ -254,7 +233,7 @@ class Control:
         found = self._replica(model, replica)
         check_options(options)
 
-        def release(model: _Model) -> None:
+        def release(model: ControlledModel) -> None:
             model.drains.release(model.drains.by_operator, [found])
             log.info("replica is given back", model=model.handle.name, replica=str(found))
 
@@ -303,17 +282,17 @@ class Control:
                 )
         drain_s = self._drain_s if checked.drain_s is None else checked.drain_s
 
-        def begin(model: _Model) -> None:
+        def begin(model: ControlledModel) -> None:
             model.restarts.begin(kind, engines, drain_s=drain_s, allow_outage=checked.allow_outage)
 
         return self._command(model, begin)
 
-    def _check_not_restarting(self, model: _Model, engine: str) -> None:
+    def _check_not_restarting(self, model: ControlledModel, engine: str) -> None:
         running = model.restarts.running
         if running is not None and running.engine == engine:
             raise ConflictError(f"{engine} is being restarted; wait for it, or cancel that first")
 
-    def _model(self, name: str) -> _Model:
+    def _model(self, name: str) -> ControlledModel:
         if name not in self._models:
             raise UnknownModelError(name)
         return self._models[name]
@@ -325,13 +304,15 @@ class Control:
                 return replica
         raise UnknownReplicaError(f"{model} has no replica {text!r:.80}; it has {', '.join(map(str, replicas[:64]))}")
 
-    def _command(self, name: str, work: Callable[[_Model], None]) -> Future[ModelSnapshot]:
+    def _command(self, name: str, work: Callable[[ControlledModel], None]) -> Future[ModelSnapshot]:
         model = self._model(name)
         result: Future[ModelSnapshot] = Future()
         self._loop.call_soon_threadsafe(self._carry_out, model, work, result)
         return result
 
-    def _carry_out(self, model: _Model, work: Callable[[_Model], None], result: Future[ModelSnapshot]) -> None:
+    def _carry_out(
+        self, model: ControlledModel, work: Callable[[ControlledModel], None], result: Future[ModelSnapshot]
+    ) -> None:
         if not result.set_running_or_notify_cancel():
             return
         try:
@@ -344,45 +325,3 @@ class Control:
             result.set_exception(error)
         else:
             result.set_result(self.snapshot.model(model.handle.name))
-
-
-def _model_snapshot(model: _Model, counters: GatewaySnapshot, now: float) -> ModelSnapshot:
-    handle = model.handle
-    lengths = [watch.facts.max_model_len for watch in handle.watches if watch.facts is not None]
-    known = [length for length in lengths if length is not None]
-    return ModelSnapshot(
-        name=handle.name,
-        aliases=handle.aliases,
-        max_model_len=min(known) if known else handle.max_model_len,
-        view=handle.router.view(now),
-        engines=tuple(_engine_snapshot(model, watch, now) for watch in handle.watches),
-        prefix_hit_ratio={
-            replica: totals.hit_ratio
-            for watch in handle.watches
-            for replica, totals in zip(watch.replicas, watch.prefix_totals, strict=True)
-        },
-        counters=counters,
-        panic=handle.panic(),
-        drained=frozenset(model.drains.by_operator),
-        operation=model.restarts.operation,
-        rates=model.meter.note(counters, now),
-    )
-
-
-def _engine_snapshot(model: _Model, watch: EngineWatch, now: float) -> EngineSnapshot:
-    name, facts = watch.endpoint.engine, watch.facts
-    engine = model.engines.get(name)
-    return EngineSnapshot(
-        engine=name,
-        url=model.handle.urls[name],
-        ranks=watch.endpoint.ranks,
-        state=watch.state,
-        version=facts.version if facts is not None else model.handle.versions.get(name),
-        is_vllm=facts.is_vllm if facts is not None else None,
-        scrape_age_s=None if watch.scraped_at is None else max(0.0, now - watch.scraped_at),
-        usage_details=facts.usage_details if facts is not None else None,
-        pins=dict(watch.pins),
-        launched=engine is not None and engine.launched,
-        launch=engine.state() if engine is not None else None,
-        complaint=watch.complaint,
-    )

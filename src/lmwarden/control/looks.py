@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
 import msgspec
 
-from lmwarden.types import ConversationView
+from lmwarden.gateway.driver import HeldRequest
+from lmwarden.types import ConversationKey, ConversationView
 
 MOST_CONVERSATIONS = 5000
 SHARED_S = 1.0
@@ -34,11 +35,54 @@ class ConversationList(msgspec.Struct, frozen=True, kw_only=True):
     total: int
     """Conversations that the router knows."""
     conversations: tuple[ConversationView, ...]
-    """The latest first; at most MOST_CONVERSATIONS."""
+    """The latest first; at most MOST_CONVERSATIONS, and those whose first turn waits for a place: the router does not
+    know them yet."""
+    waiting: frozenset[ConversationKey] = frozenset()
+    """Those with a request in the waiting room."""
 
     def used_at(self, view: ConversationView) -> float:
         """When a conversation was used last, in Unix seconds."""
         return self.taken_at - (self.now - view.last_used) / self.clock_rate
+
+
+def list_conversations(
+    known: Sequence[ConversationView], held: Sequence[HeldRequest], *, now: float, clock_rate: float, total: int
+) -> ConversationList:
+    """Put the list together.
+
+    Args:
+        known: those that the router knows, the latest first.
+        held: what stands in the waiting room, the oldest first.
+        now: the router's clock.
+        clock_rate: its seconds per second.
+        total: how many it knows.
+    """
+    waiting = {one.conversation: one for one in held if one.conversation is not None}
+    new = waiting.keys() - {view.key for view in known} if waiting else set()
+    first_turns = [
+        ConversationView(
+            key=key,
+            parent=one.parent,
+            derived=one.derived,
+            home=None,
+            turns=0,
+            context_tokens=0,
+            in_flight=0,
+            live=True,
+            last_used=one.since,
+        )
+        for key, one in waiting.items()
+        if key in new
+    ]
+    latest_first = sorted((*first_turns, *known), key=lambda view: -view.last_used) if first_turns else known
+    return ConversationList(
+        taken_at=time.time(),
+        now=now,
+        clock_rate=clock_rate,
+        total=total + len(first_turns),
+        conversations=tuple(latest_first),
+        waiting=frozenset(waiting),
+    )
 
 
 class _Look(NamedTuple):

@@ -5,6 +5,7 @@ A snapshot is built on the data loop and then read by any thread without a lock:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -14,6 +15,7 @@ from lmwarden.engine.launch_state import LaunchState
 from lmwarden.engine.pins import PinReport
 from lmwarden.engine.watch import EngineState
 from lmwarden.gateway.counters import TIME_TO_FIRST_BYTE_BOUNDS_S, GatewaySnapshot
+from lmwarden.gateway.loop_lag import LAG_BOUNDS_S, LoopLagSnapshot
 from lmwarden.types import ReplicaId, RouterView
 
 
@@ -66,6 +68,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """What happens, or how it ended, for a person."""
 
 
+SLOW_START_S = 60.0
+"""A start that takes longer is worth saying what it waits for."""
+
+
 class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One engine at one moment."""
 
@@ -88,6 +94,21 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Of a launched one."""
     complaint: str | None = None
     """Why its probes do not call it ready, in a sentence; None: they do, or tell nothing."""
+    kv_bytes_per_token: float | None = None
+    """Memory that a token of context takes in its KV cache; None: not known."""
+
+
+def with_reason(operation: Operation | None, engines: Sequence[EngineSnapshot], now: float) -> Operation | None:
+    """An operation whose engine takes long to start says what it waits for. ``now``: Unix seconds."""
+    if operation is None or operation.state is not OperationState.RUNNING or operation.step is not Step.STARTING:
+        return operation
+    lasts_s = now - operation.step_since
+    if lasts_s < SLOW_START_S:
+        return operation
+    complaint = next((engine.complaint for engine in engines if engine.engine == operation.engine), None)
+    waits = f"it answers, but: {complaint}" if complaint is not None else "it does not answer yet; its log says more"
+    sentence = f"{operation.sentence}, for {lasts_s / 60:.0f} min now; {waits}"
+    return msgspec.structs.replace(operation, sentence=sentence)
 
 
 class ModelSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +142,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     ledger_dropped_rows: int
     ledger_trouble: str | None
     """What keeps history from the disk, in a sentence; None: nothing."""
+    orphans: Mapping[str, tuple[int, ...]] = {}
+    """Process ids of engines that the configuration does not have any more and that cannot be ended, by engine."""
+    own_answers: Mapping[tuple[int, str], int] = {}
+    """Requests that no router knew and no row tells of, because the gateway refused them itself: by status and kind."""
+    loop_lag: LoopLagSnapshot | None = None
+    """How late the data loop is; None: nobody looks."""
+    loop_lag_bounds_s: tuple[float, ...] = LAG_BOUNDS_S
+    """Upper bounds of its buckets, as are the next ones; one more takes the rest."""
     first_byte_bounds_s: tuple[float, ...] = TIME_TO_FIRST_BYTE_BOUNDS_S
     """Upper bounds of the buckets in ``GatewaySnapshot.first_byte_counts``; one more takes the rest."""
 

@@ -49,9 +49,11 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     usage_details: bool | None = None
     """Whether its answers say how much of a prompt was cached; None: not seen yet (``engine/pins.py`` looks)."""
 
-    def capacity(self, rank: int, max_num_seqs: int | None) -> ReplicaCapacity:
-        """One rank's capacity as the router takes it."""
-        return ReplicaCapacity(kv_cache_tokens=self.kv_cache_tokens[rank], max_num_seqs=max_num_seqs)
+    def capacity(self, rank: int, max_num_seqs: int | None, cpu_cache_tokens: int | None = None) -> ReplicaCapacity:
+        """One rank's capacity as the router takes it; the last two are known from elsewhere."""
+        return ReplicaCapacity(
+            kv_cache_tokens=self.kv_cache_tokens[rank], max_num_seqs=max_num_seqs, cpu_cache_tokens=cpu_cache_tokens
+        )
 
 
 async def discover(

@@ -76,6 +76,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     identity: str
     """What must be equal for a running engine to be taken over as this one: what it serves, on which GPUs."""
     max_num_seqs: int | None = None
+    gpus_per_replica: int = 1
     api_key: str | None = None
     on_exit: str = "stop"
     """``stop`` or ``keep``."""
@@ -151,6 +152,7 @@ def plan_engines(
                 env={**_environment(config, gpus), **config.env},
                 identity=f"{name} from {served}, {layout}" + (f", GPU {','.join(gpus)}" if gpus else ""),
                 max_num_seqs=config.max_num_seqs,
+                gpus_per_replica=config.tensor_parallel_size,
                 api_key=config.api_key(),
                 on_exit=config.on_exit,
             )
@@ -177,6 +179,8 @@ def _simulated_head(config: EngineConfig, name: str, ranks: int) -> tuple[str, .
     words = [sys.executable, "-m", "lmwarden", "simulated-engine", "--model", name, "--replicas", str(ranks)]
     if config.max_num_seqs is not None:
         words += ["--max-num-seqs", str(config.max_num_seqs)]
+    if config.cpu_cache_tokens is not None:
+        words += ["--cpu-cache-tokens", str(config.cpu_cache_tokens)]
     return tuple(words)
 
 

@@ -32,6 +32,8 @@ from typing import NamedTuple
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from lmwarden.types import ReplicaSample
+
 MAX_PAGE_BYTES = 16 * 1024 * 1024
 """A page of 1,024 ranks stays below this; whatever is larger is not read further."""
 LARGE_PAGE_BYTES = 1024 * 1024
@@ -106,6 +108,20 @@ class RankMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Capacity of this rank's KV cache."""
     boot_id: str | None = None
     """One run of this rank: the birth of its counters, else the start of the server's process."""
+
+    def sample(self, taken_at: float, stalled: bool) -> ReplicaSample:
+        """As the router takes it."""
+        return ReplicaSample(
+            taken_at=taken_at,
+            running=self.running,
+            waiting=self.waiting,
+            kv_used_ratio=self.kv_used_ratio,
+            prefix_cache_queries_tokens=self.prefix_cache_queries_tokens,
+            prefix_cache_hits_tokens=self.prefix_cache_hits_tokens,
+            prompt_tokens=self.prompt_tokens,
+            generation_tokens=self.generation_tokens,
+            stalled=stalled,
+        )
 
 
 class EngineMetrics(NamedTuple):

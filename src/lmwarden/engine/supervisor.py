@@ -95,6 +95,8 @@ class Supervisor:
         self._detail = "not started yet"
         self._since = time.time()
         self._startup = StartupReader()
+        self._read_on = True
+        """The log of the start is not read to its end."""
         self._starts = 0
         self._exit_status: int | None = None
         self._last_lines: tuple[str, ...] = ()
@@ -106,6 +108,11 @@ class Supervisor:
     def log_path(self) -> Path:
         """The engine's output."""
         return self._starter.log.path
+
+    @property
+    def kv_bytes_per_token(self) -> float | None:
+        """Memory that a token of context takes in one of its replicas, as far as its log has told."""
+        return self._startup.kv_bytes_per_token(self.plan.gpus_per_replica)
 
     @property
     def state(self) -> LaunchState:
@@ -257,7 +264,8 @@ class Supervisor:
 
     async def _care(self, run: Run) -> None:
         """What a living engine needs now and then."""
-        if self._phase is EnginePhase.STARTING:
+        if self._phase is EnginePhase.STARTING or self._read_on:
+            self._read_on = self._phase is EnginePhase.STARTING  # once more when it is ready
             self._startup.feed(await asyncio.to_thread(self._starter.log.new_lines))
         run.members = await asyncio.to_thread(run.family_now)
         try:
@@ -300,7 +308,7 @@ class Supervisor:
             self._after_failed_start(str(error))
         else:
             self._starts += 1
-            self._startup = StartupReader()
+            self._startup, self._read_on = StartupReader(), True
             self._enter(EnginePhase.STARTING, "starting")
             log.info("engine started", engine=self.plan.engine, pid=self._run.process.pid, command=self._shown)
             self._news.process_started(self.plan.engine)

@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -48,7 +49,21 @@ def first_process(
     return first[0] if len(first) == 1 else None
 
 
-async def end_orphans(folder: Path, wanted: Collection[str], settings: LaunchConfig) -> list[str]:
+class Orphans(NamedTuple):
+    """Engines of earlier wardens that the configuration does not have any more."""
+
+    ended: list[str]
+    """Their names, as are the keys of the other one."""
+    left: dict[str, list[ProcessId]]
+    """What could not be ended."""
+
+    def still_there(self) -> dict[str, tuple[int, ...]]:
+        """Process ids of what is left at this moment, by engine."""
+        found = {engine: tuple(one.pid for one in left if processes.alive(one)) for engine, left in self.left.items()}
+        return {engine: pids for engine, pids in found.items() if pids}
+
+
+async def end_orphans(folder: Path, wanted: Collection[str], settings: LaunchConfig) -> Orphans:
     """End engines of earlier wardens that the configuration does not have any more. Before any ``prepare``.
 
     Args:
@@ -56,16 +71,13 @@ async def end_orphans(folder: Path, wanted: Collection[str], settings: LaunchCon
         wanted: short names of the engines that are launched.
         settings: how long they may take.
 
-    Returns:
-        The names of those that were ended.
-
     Raises:
         OSError: the folder cannot be used.
     """
     records = EngineRecords(folder)
     found = await asyncio.to_thread(processes.marked, records.mark_prefix)
     names = {mark.removeprefix(records.mark_prefix) for mark, _ in found} | set(records.names())
-    ended = []
+    orphans = Orphans([], {})
     for engine in sorted(names - set(wanted)):
         record = records.load(engine)
         root = record.process if record is not None and records.is_ours(record) else None
@@ -79,7 +91,8 @@ async def end_orphans(folder: Path, wanted: Collection[str], settings: LaunchCon
             )
             if left:
                 log.error("an engine cannot be ended", engine=engine, pids=[process.pid for process in left])
+                orphans.left[engine] = left
                 continue
-            ended.append(engine)
+            orphans.ended.append(engine)
         records.forget(engine)
-    return ended
+    return orphans

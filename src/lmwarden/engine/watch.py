@@ -48,12 +48,14 @@ from lmwarden.engine.client import (
 )
 from lmwarden.engine.discover import EngineFacts, facts_of
 from lmwarden.engine.health import FleetHealth, ReplicaSink, Up
-from lmwarden.engine.metrics import EngineMetrics, RankMetrics
+from lmwarden.engine.metrics import EngineMetrics
 from lmwarden.engine.pins import PinReport, PinTest, untested
 from lmwarden.engine.progress import Progress
 from lmwarden.engine.runs import EngineRuns
+from lmwarden.engine.silence import Silence
+from lmwarden.engine.tier import NO_TIER, Tier
 from lmwarden.engine.totals import PrefixCacheTotals
-from lmwarden.types import Clock, EngineEndpoint, ReplicaCapacity, ReplicaId, ReplicaSample
+from lmwarden.types import Clock, EngineEndpoint, ReplicaCapacity, ReplicaId
 
 log = structlog.get_logger("lmwarden.engine")
 
@@ -82,6 +84,11 @@ class Supervised(Protocol):
         """The engine answers: its start is over."""
         ...
 
+    @property
+    def kv_bytes_per_token(self) -> float | None:
+        """Memory that a token of context takes; None: not told yet."""
+        ...
+
 
 class _UnusableError(EngineUnwellError):
     """It is well, but not the engine that we route to."""
@@ -108,6 +115,7 @@ class EngineWatch:
         clock: Clock,
         speed: float = 1.0,
         max_num_seqs: int | None = None,
+        tier: Tier = NO_TIER,
         fleet: FleetHealth | None = None,
         supervised: Supervised | None = None,
         traffic: Callable[[], float | None] | None = None,
@@ -121,6 +129,7 @@ class EngineWatch:
         clock: modelled monotonic seconds.
         speed: modelled seconds per second.
         max_num_seqs: as the operator stated it.
+        tier: its CPU tier, likewise.
         fleet: all engines of the model; None: there is no other.
         supervised: its process, if the warden launched it.
         traffic: loop time at which it last sent bytes of an answer; None: it never did.
@@ -139,12 +148,13 @@ class EngineWatch:
         self._sink = sink
         self._fleet = fleet if fleet is not None else FleetHealth(sink)
         self._supervised = supervised
-        self._traffic = traffic
         self._settings = settings
         self._clock = clock
         self._interval_s = settings.interval_s / speed
         """Real seconds between looks."""
         self._max_num_seqs = max_num_seqs
+        self._tier = tier
+        self._told_tier_tokens: int | None = None
         self._runs = EngineRuns(endpoint.ranks)
         self._process = 0
         """Counts the news of its process: a look that began before such news is worth nothing."""
@@ -154,7 +164,7 @@ class EngineWatch:
         self._refused = 0
         self._unwell = 0
         self._figureless = 0
-        self._silent_since: float | None = None
+        self._silence = Silence(traffic)
         self._progress = [Progress(settings.stalled_s) for _ in range(endpoint.ranks)]
         self._stalled = [False] * endpoint.ranks
         self._pin_test = (
@@ -177,6 +187,11 @@ class EngineWatch:
     def stalled(self) -> tuple[bool, ...]:
         """Ranks that hold requests and do not move, rank 0 first."""
         return tuple(self._stalled)
+
+    @property
+    def kv_bytes_per_token(self) -> float | None:
+        """Memory that a token of context takes in one replica; None: not known."""
+        return self._supervised.kv_bytes_per_token if self._supervised is not None else None
 
     def adopt(self, facts: EngineFacts) -> None:
         """Begin with what discovery found: the replicas are up."""
@@ -278,7 +293,7 @@ class EngineWatch:
 
     def _forgive(self) -> None:
         self._refused = self._unwell = 0
-        self._silent_since = None
+        self._silence.over()
 
     def _failed(self, error: EngineError) -> None:
         """A look failed."""
@@ -296,28 +311,22 @@ class EngineWatch:
             self._unwell += 1
             if self._unwell >= STRIKES:
                 self._go_down(str(error), unusable=isinstance(error, _UnusableError))
-        elif self._silence_s() >= self._settings.silent_down_s:
+        elif self._silence.length_s() >= self._settings.silent_down_s:
             self._go_down(str(error))
-
-    def _silence_s(self) -> float:
-        """For how long neither a look was answered nor a byte of an answer came."""
-        now = asyncio.get_running_loop().time()
-        since = now if self._silent_since is None else self._silent_since
-        heard = self._traffic() if self._traffic is not None else None
-        self._silent_since = since if heard is None else max(since, heard)
-        return now - self._silent_since
 
     def _take(self, look: _Look, sent_at: float) -> None:
         if look.facts is not None:
             if look.metrics is None and self._figureless < FIGURELESS_LOOKS:
                 return
             self._come_up(look.facts, look.metrics)
+        elif self._told_tier_tokens != self._tier.tokens(self.kv_bytes_per_token):
+            self._report_up()  # its log told how much a token takes
         ranks = look.metrics.ranks if look.metrics else ()
         for replica, totals, rank in zip(self.replicas, self.prefix_totals, ranks, strict=False):
             totals.read(rank.prefix_cache_queries_tokens, rank.prefix_cache_hits_tokens)
             stalled = self._progress[replica.rank].read(rank, sent_at)
             self._say_stalled(replica, stalled)
-            self._sink.observe(replica, _sample(rank, sent_at, stalled))
+            self._sink.observe(replica, rank.sample(sent_at, stalled))
         if ranks:
             self._runs.count(ranks)
             self.scraped_at = sent_at
@@ -348,12 +357,19 @@ class EngineWatch:
         self.facts = facts
         self._gone = self._lost_said = False
         self.complaint = None
-        capacities = [facts.capacity(rank, self._max_num_seqs) for rank in range(self.endpoint.ranks)]
-        self._fleet.ready(engine, [Up(*one) for one in zip(self.replicas, capacities, names, strict=True)])
+        self._report_up()
         if self._supervised is not None and not was_up:
             self._supervised.ready()
         if another_run and self._pin_test is not None:
             self._pin_test.begin(facts)
+
+    def _report_up(self) -> None:
+        assert self.facts is not None
+        self._told_tier_tokens = tier_tokens = self._tier.tokens(self.kv_bytes_per_token)
+        ranks = range(self.endpoint.ranks)
+        capacities = [self.facts.capacity(rank, self._max_num_seqs, tier_tokens) for rank in ranks]
+        ups = [Up(*one) for one in zip(self.replicas, capacities, self._runs.names, strict=True)]
+        self._fleet.ready(self.endpoint.engine, ups)
 
     def _go_down(self, why: str, *, dead: bool = False, unusable: bool = False, wanted: bool = False) -> None:
         """Stop using it.
@@ -390,17 +406,3 @@ class EngineWatch:
                 "the engine does not report cached tokens; start it with --enable-prompt-tokens-details",
                 engine=self.endpoint.engine,
             )
-
-
-def _sample(rank: RankMetrics, sent_at: float, stalled: bool) -> ReplicaSample:
-    return ReplicaSample(
-        taken_at=sent_at,
-        running=rank.running,
-        waiting=rank.waiting,
-        kv_used_ratio=rank.kv_used_ratio,
-        prefix_cache_queries_tokens=rank.prefix_cache_queries_tokens,
-        prefix_cache_hits_tokens=rank.prefix_cache_hits_tokens,
-        prompt_tokens=rank.prompt_tokens,
-        generation_tokens=rank.generation_tokens,
-        stalled=stalled,
-    )

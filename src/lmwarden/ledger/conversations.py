@@ -51,7 +51,7 @@ _COST = (
 _BREAKERS = (
     # Beside max() the bare columns are those of its row: SQLite's rule.
     f"SELECT {_CAUSE} AS cause, count(*), sum(recomputed_tokens), max(recomputed_tokens), conversation_key, client"
-    f" FROM requests WHERE finished_at >= ? AND (model = ? OR ? IS NULL) AND {_LOST} GROUP BY cause"
+    f" FROM requests WHERE finished_at >= ? AND (model = ? OR ? IS NULL) AND {_LOST} GROUP BY cause, client"
 )
 _PROMPTS = "SELECT sum(prompt_tokens) FROM requests WHERE finished_at >= ? AND (model = ? OR ? IS NULL)"
 
@@ -72,18 +72,19 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Breaker(msgspec.Struct, frozen=True):
-    """One cause, over all conversations of a stretch of time."""
+    """One cause and one client, over all conversations of a stretch of time."""
 
     cause: str
     turns: int
     recomputed_tokens: int
     example: ConversationKey | None
-    """The conversation that it cost most in one turn, and its client."""
+    """The conversation that it cost most in one turn."""
     client: str | None
+    """None: it named none."""
 
 
 class Breakers(msgspec.Struct, frozen=True):
-    """All causes, the costliest first."""
+    """All causes of all clients, the costliest first."""
 
     items: list[Breaker]
     prompt_tokens: int
@@ -135,7 +136,7 @@ def cost(key: ConversationKey) -> Question[dict[str, int]]:
 
 
 def breakers(since: float, model: str | None) -> Question[Breakers]:
-    """By cause: what all conversations had to have read again.
+    """By cause and client: what all conversations had to have read again.
 
     Args:
         since: Unix seconds.

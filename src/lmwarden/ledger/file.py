@@ -87,3 +87,18 @@ def _is_full(path: Path) -> bool:
     except OSError:
         return False
     return found.f_bavail * found.f_frsize < _NEARLY_FULL_BYTES
+
+
+def make_private(path: Path) -> None:
+    """See to it that nobody else may read the file, which is made if it is not there.
+
+    Before it is opened as a database: SQLite gives its journal the mode that it finds. A file that is there is never
+    opened for this, because closing it again would give up the locks of other connections.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        path.chmod(0o600)

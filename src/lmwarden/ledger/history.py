@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -76,6 +77,13 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
         return add_up(step.sums for step in self.steps if step.sums is not None)
 
 
+class PromptTokens(NamedTuple):
+    """Prompt tokens of a stretch of time."""
+
+    cached: int
+    computed: int
+
+
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """Which stretch, and of what."""
 
@@ -121,14 +129,46 @@ class History:
         """
         return self.stretch(Question(begin_s=begin_s, end_s=end_s, model=model), end_s).totals.cached_ratio
 
-    def _stretch(self, connection: sqlite3.Connection, question: Question, now: float) -> Stretch:
-        series = _series_of(connection, question)
+    def prompts_by_replica(self, question: Question, now: float) -> dict[str, PromptTokens]:
+        """What the replicas of a model read, and found in their caches. Those that ended no request are absent.
+
+        Args:
+            question: its model is named; ``replica`` and ``durations`` say nothing here.
+            now: Unix seconds.
+
+        Raises:
+            LedgerError: the file cannot be read.
+        """
+        return self._reader.ask(lambda connection: self._prompts(connection, question, now))
+
+    def _prompts(self, connection: sqlite3.Connection, question: Question, now: float) -> dict[str, PromptTokens]:
+        begin, end, step_s = self._cut(connection, question, now)
+        level_s = _level(step_s)
+        stored = connection.execute(
+            "SELECT replica, sum(cached_tokens), sum(computed_tokens) FROM history_series CROSS JOIN history"
+            " ON series = id WHERE model = ? AND replica != ? AND step_s = ? AND t >= ? AND t < ? GROUP BY replica",
+            (question.model, WHOLE, level_s, begin, end),
+        )
+        found = {replica: PromptTokens(cached, computed) for replica, cached, computed in stored}
+        for spot, sums in _uncounted_tallies(connection).items():
+            if spot.model == question.model and spot.replica != WHOLE and begin <= spot.t < end:
+                cached, computed = found.get(spot.replica, (0, 0))
+                found[spot.replica] = PromptTokens(cached + sums.cached_tokens, computed + sums.computed_tokens)
+        return found
+
+    def _cut(self, connection: sqlite3.Connection, question: Question, now: float) -> tuple[int, int, int]:
+        """Begin, end and length of the steps that a question is answered in."""
         end_s = min(question.end_s, now)
         begin_s = min(question.begin_s, end_s - TICK_S)
         step_s = self._step(connection, begin_s, end_s, now)
         begin, end = _floor(begin_s, step_s), _floor(end_s, step_s) + step_s
         if end - step_s == end_s:
             end -= step_s  # its last step would only begin
+        return begin, end, step_s
+
+    def _stretch(self, connection: sqlite3.Connection, question: Question, now: float) -> Stretch:
+        series = _series_of(connection, question)
+        begin, end, step_s = self._cut(connection, question, now)
         found: dict[int, list[Sums]] = {}
         for t, sums in _stored(connection, question, series, (begin, end, step_s)):
             found.setdefault(t, []).append(sums)
@@ -158,6 +198,11 @@ def _floor(unix_s: float, step_s: int) -> int:
     return int(unix_s // step_s) * step_s
 
 
+def _level(step_s: int) -> int:
+    """The coarsest resolution in the file that a step is made of."""
+    return max(level_s for level_s in tables.STEPS_S if step_s % level_s == 0)
+
+
 def _series_of(connection: sqlite3.Connection, question: Question) -> list[int]:
     """Numbers of the series that a question is about."""
     replica = WHOLE if question.replica is None else question.replica
@@ -173,8 +218,7 @@ def _stored(
 ) -> Iterable[tuple[int, Sums]]:
     """(begin of a step, sums of one series in it) from the file."""
     begin, end, step_s = cut
-    level_s = max(level_s for level_s in tables.STEPS_S if step_s % level_s == 0)
-    where = f"WHERE step_s = {level_s} AND series = ? AND t >= ? AND t < ?"
+    where = f"WHERE step_s = {_level(step_s)} AND series = ? AND t >= ? AND t < ?"
     added = ", ".join(f"sum({name})" for name in NUMBERS)
     for number in series:
         at: dict[int, Sums] = {}
@@ -192,16 +236,21 @@ def _stored(
         yield from at.items()
 
 
+def _uncounted_tallies(connection: sqlite3.Connection) -> Tallies:
+    """Of rows that are not counted in yet."""
+    tallies: Tallies = {}
+    for row in connection.execute(tables.UNCOUNTED):
+        add_row(tallies, RowFacts._make(row))
+    return tallies
+
+
 def _uncounted(
     connection: sqlite3.Connection, question: Question, cut: tuple[int, int, int]
 ) -> Iterable[tuple[int, Sums]]:
     """The same from rows that are not counted in yet."""
     begin, end, step_s = cut
-    tallies: Tallies = {}
-    for row in connection.execute(tables.UNCOUNTED):
-        add_row(tallies, RowFacts._make(row))
     replica = WHOLE if question.replica is None else question.replica
-    for spot, sums in tallies.items():
+    for spot, sums in _uncounted_tallies(connection).items():
         if spot.replica == replica and question.model in (None, spot.model) and begin <= spot.t < end:
             yield _floor(spot.t, step_s), sums
 

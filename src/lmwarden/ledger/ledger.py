@@ -37,14 +37,13 @@ from lmwarden.ledger.history_sums import RowFacts, Views
 from lmwarden.ledger.history_writer import HistoryWriter
 from lmwarden.ledger.latest import Latest
 from lmwarden.ledger.reader import Reader
+from lmwarden.ledger.retention import HOME_KEPT_S, Retention
 from lmwarden.ledger.schema import SettingValue
 from lmwarden.types import ConversationKey, Home, HomeChanges, RequestRecord, RouterView
 
 log = structlog.get_logger("lmwarden.ledger")
 
 FILE = "ledger.sqlite3"
-HOME_KEPT_S = 24 * 3600.0
-"""A home that was not used for so long is forgotten, as the router does."""
 MOST_WAITING_HOMES = 400_000
 """While the disk refuses: twice the conversations that a router keeps by default, about 100 MB."""
 _MOST_WAITING_SETTINGS = 10_000
@@ -52,7 +51,6 @@ _PAUSE_S = 0.25
 """Between two looks of the writer: what a reader sees is at most so old."""
 _BATCH_ROWS = 2000
 _BUSY_TIMEOUT_S = 2.0
-_RETENTION_EVERY_S = 600.0
 _NOTICE_S = 3600.0
 """For so long ``trouble`` tells that a damaged file was moved aside."""
 _row_facts = itemgetter(*(schema.FIELDS.index(name) for name in RowFacts._fields))
@@ -86,7 +84,7 @@ class Ledger:
         """Of a file that was moved aside: the sentence, and until when it is told (monotonic seconds)."""
         self._damage: sqlite3.Error | None = None
         """That a reader met; the writer looks for itself."""
-        self._retention_due_s = 0.0
+        self._retention = Retention(settings)
         self._wake = threading.Event()
         self._tried = threading.Event()
         self._stopping = False
@@ -279,8 +277,8 @@ class Ledger:
     def _write_batch(self) -> bool:
         try:
             if self._connection is None:
+                file.make_private(self.path)
                 self._connection = schema.connect(str(self.path), timeout_s=_BUSY_TIMEOUT_S)
-                self.path.chmod(0o600)
                 self._history.opened(self._connection)
             if self._damage is not None:
                 damage, self._damage = self._damage, None
@@ -290,6 +288,7 @@ class Ledger:
         except Exception as error:
             return self._recover(error) if file.is_trouble(error) else self._throw_away(error)
         self.written_rows += len(self._batch)
+        self._retention.wrote(len(self._batch))
         self._settled_rows += len(self._batch)
         self._batch.clear()
         self._homes.written()
@@ -370,18 +369,10 @@ class Ledger:
         self._history.closed()
 
     def _forget(self) -> None:
-        """Delete what is older or more than is kept."""
-        if time.monotonic() < self._retention_due_s or self._connection is None:
+        """Delete what is older or more than is kept, if it is time to look."""
+        if self._connection is None or not self._retention.due():
             return
-        self._retention_due_s = time.monotonic() + _RETENTION_EVERY_S
-        connection, now = self._connection, time.time()
         try:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute(schema.FORGET_OLD, (now - self._settings.retention_days * 86400,))
-            connection.execute(schema.FORGET_SURPLUS, (self._settings.max_rows,))
-            connection.execute(schema.FORGET_OLD_HOMES, (now - HOME_KEPT_S,))
-            self._history.forget(connection, now)
-            connection.execute("COMMIT")
-            self._history.written()
+            self._retention.forget(self._connection, self._history)
         except sqlite3.Error as error:
             self._recover(error)

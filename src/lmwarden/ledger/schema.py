@@ -84,8 +84,15 @@ _candidates = msgspec.json.Decoder(tuple[CandidateScore, ...])
 
 INSERT = f"INSERT INTO requests ({', '.join(FIELDS)}) VALUES ({', '.join('?' * len(FIELDS))})"
 RECENT = f"SELECT {', '.join(FIELDS)} FROM requests ORDER BY id DESC LIMIT ?"
-FORGET_OLD = "DELETE FROM requests WHERE finished_at < ?"
-FORGET_SURPLUS = "DELETE FROM requests WHERE id <= (SELECT max(id) FROM requests) - ?"
+FORGET_OLD = (
+    "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE finished_at < ? ORDER BY finished_at LIMIT ?)"
+)
+"""Of the rows before a moment, the oldest so many."""
+FORGET_SURPLUS = (
+    "DELETE FROM requests WHERE id IN (SELECT id FROM requests"
+    " WHERE id <= (SELECT max(id) FROM requests) - ? ORDER BY id LIMIT ?)"
+)
+"""Of the rows beyond so many, the oldest so many."""
 
 SAVE_HOME = "INSERT OR REPLACE INTO homes VALUES (?, ?, ?, ?, ?, ?)"
 FORGET_HOME = "DELETE FROM homes WHERE model = ? AND conversation = ?"

@@ -1,0 +1,283 @@
+"""A warden whose agents need more context than the caches hold: some wait, all are served, and nothing is left behind.
+
+Everything runs in this process, on one loop: the simulated engine, the warden and its agents, with real sockets between
+them. The agents go on until a test has seen what it wants to see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from lmwarden.config import Flag, load
+from lmwarden.serve import Warden
+from lmwarden.simulation.options import SimulatedEngineOptions
+from lmwarden.simulation.server import serving
+from lmwarden.types import Decision, Outcome, RequestRecord
+
+MODEL = "agents"
+SPEED = 6.0
+LIMIT_S = 60.0
+AGENTS = 14
+ENGINE = SimulatedEngineOptions(replicas=2, speed=SPEED, model=MODEL, kv_cache_tokens=4_500, tool_calls=True)
+"""Each rank holds about three of the agents' contexts."""
+TOOLS = [{"name": "run", "description": "Runs a command.", "input_schema": {"type": "object"}}]
+
+
+class Turn:
+    """How one request ended for its agent."""
+
+    def __init__(self, status: int, headers: Any, complete: bool) -> None:
+        self.status = status
+        self.wait_ms = int(headers.get("X-LMWarden-Wait-Ms", -1))
+        self.retry_after = headers.get("Retry-After")
+        self.complete = complete
+
+
+class Crowd:
+    """Agents at work on a warden."""
+
+    def __init__(self, warden: Warden, http: aiohttp.ClientSession) -> None:
+        self.warden = warden
+        self.turns: list[Turn] = []
+        self.going_on = True
+        self._http = http
+        self._agents: list[asyncio.Task[None]] = []
+
+    async def come(self, count: int = AGENTS) -> None:
+        """Begin, and wait until the room is engaged and somebody waits."""
+        self._agents = [asyncio.create_task(self._work(f"agent-{number}")) for number in range(count)]
+        await self.until(lambda: self.room["engaged"] and self.room["waiting"] > 2 and self._has_waited() > 2)
+
+    def _has_waited(self) -> int:
+        return sum(turn.wait_ms > 0 for turn in self.turns)
+
+    async def _work(self, name: str) -> None:
+        messages: list[dict[str, Any]] = [{"role": "user", "content": f"I am {name}. " + f"{name} does this. " * 250}]
+        while self.going_on:
+            await self._turn(name, messages)
+            messages += [
+                {"role": "assistant", "content": "Done."},
+                {"role": "user", "content": "Go on, and do the next thing. " * 4},
+            ]
+            if len(messages) > 12:  # another session of the same agent
+                del messages[1:]
+                messages[0] = {"role": "user", "content": messages[0]["content"] + "."}
+
+    async def _turn(self, name: str, messages: list[dict[str, Any]]) -> None:
+        body = {"model": MODEL, "max_tokens": 16, "stream": True, "tools": TOOLS, "messages": messages}
+        headers = {"X-Claude-Code-Session-Id": name}
+        try:
+            async with self._http.post(f"{self.warden.client_url}/v1/messages", json=body, headers=headers) as answer:
+                text = b"".join([piece async for piece in answer.content.iter_any()])
+                self.turns.append(Turn(answer.status, answer.headers, b"message_stop" in text))
+                if answer.status != 200:
+                    self.going_on = False
+        except aiohttp.ClientError:
+            pass  # cut: the agent sends it again
+
+    async def leave(self) -> None:
+        """Everybody breaks off at once."""
+        for agent in self._agents:
+            agent.cancel()
+        await asyncio.gather(*self._agents, return_exceptions=True)
+
+    async def finish(self) -> None:
+        """Everybody ends the turn that it is at, and goes."""
+        self.going_on = False
+        await asyncio.wait_for(asyncio.gather(*self._agents), LIMIT_S)
+
+    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The console."""
+        async with self._http.request(method, self.warden.console_url + path, json=body) as answer:
+            assert answer.status == 200
+            return await answer.json()
+
+    async def patch(self, **changes: Any) -> Any:
+        """Change the routing; the answer's admission."""
+        return (await self.ask("PATCH", f"/api/models/{MODEL}/routing", changes))["admission"]
+
+    @property
+    def room(self) -> dict[str, Any]:
+        """As the latest snapshot has it."""
+        view = self.warden.control.snapshot.model(MODEL).view
+        return {
+            "engaged": view.room is not None and view.room.engaged,
+            "waiting": view.waiting,
+            "in_flight": view.in_flight,
+            "reserved": 0 if view.room is None else view.room.reserved_tokens,
+        }
+
+    async def until(self, condition: Callable[[], bool | Awaitable[bool]]) -> None:
+        """Wait for what others bring about."""
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                holds = condition()
+                if holds if isinstance(holds, bool) else await holds:
+                    return
+                await asyncio.sleep(0.02)
+
+    async def at_rest(self) -> list[RequestRecord]:
+        """Nothing is open any more, and all counts agree; the rows."""
+        await self.until(lambda: self.room["in_flight"] == 0 and self.room["waiting"] == 0)
+        snapshot = self.warden.control.snapshot.model(MODEL)
+        assert snapshot.counters.open_exchanges == 0
+        assert snapshot.counters.buffered_bytes == 0
+        assert all(replica.in_flight == 0 for replica in snapshot.view.replicas)
+        assert await asyncio.to_thread(self.warden.ledger.flush, LIMIT_S)
+        rows = self.warden.ledger.recent(100_000)
+        ended = snapshot.counters.requests
+        assert sum(ended.values()) == len(rows)
+        # What was sent, and then refused because no engine took it, has a decision in its row and is not counted.
+        decided = [row for row in rows if row.decision is not None and not (row.retried and row.status == 503)]
+        assert sum(snapshot.view.decisions.values()) == len(decided)
+        held = [row.waited_s for row in rows if row.waited_s > 0]
+        assert sum(snapshot.counters.wait_counts) == len(held)
+        assert snapshot.counters.wait_sum_s == pytest.approx(sum(held), abs=0.01 * len(held))
+        return rows
+
+
+@pytest.fixture
+def ranks() -> tuple[int, ...]:
+    """Of each engine; a test names others by its parameter."""
+    return (2,)
+
+
+@pytest.fixture
+async def engines(ranks: tuple[int, ...]) -> AsyncIterator[list[AsyncExitStack]]:
+    """Closing one early kills that engine."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(AsyncExitStack()) for _ in ranks]
+
+
+@pytest.fixture
+async def crowd(tmp_path: Path, ranks: tuple[int, ...], engines: list[AsyncExitStack]) -> AsyncIterator[Crowd]:
+    urls = [
+        await engine.enter_async_context(serving(msgspec.structs.replace(ENGINE, replicas=count)))
+        for count, engine in zip(ranks, engines, strict=True)
+    ]
+    settings = load(
+        None,
+        [
+            Flag("--engine", ("models",), [{"name": MODEL, "engine": {"attach": urls, "max_num_seqs": 32}}]),
+            Flag("--port", ("client", "port"), 0),
+            Flag("--console-port", ("console", "port"), 0),
+            Flag("--data-dir", ("storage", "dir"), str(tmp_path)),
+            Flag("interval", ("watch", "interval_s"), 0.2),
+            Flag("pins", ("watch", "test_pins"), False),
+        ],
+    )
+    warden = Warden(settings, speed=SPEED)
+    await warden.start()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        crowd = Crowd(warden, http)
+        try:
+            await crowd.come()
+            yield crowd
+        finally:
+            await crowd.leave()
+            await warden.stop(drain_s=0)
+
+
+async def test_some_wait_all_are_served_and_the_books_agree(crowd: Crowd) -> None:
+    card = await crowd.ask("GET", f"/api/models/{MODEL}/routing")
+    admission = card["admission"]
+    assert (admission["mode"], admission["why_code"], admission["engaged"]) == ("auto", "engaged", True)
+    assert admission["room_for"] == 0
+    assert admission["demand_ratio"] > 1
+    assert 0 < admission["residents"] == sum(row["residents"] for row in card["replicas"]) < AGENTS
+    assert admission["reserved_tokens"] == sum(row["reserved_tokens"] for row in card["replicas"])
+    assert admission["tier_advice"]["needed_tokens_per_replica"] > ENGINE.kv_cache_tokens
+    checks = (await crowd.ask("GET", "/api/checks"))["checks"]
+    assert [check["level"] for check in checks if check["code"] == "waiting_room"] == ["warning"]
+    listed = await crowd.ask("GET", f"/api/models/{MODEL}/conversations")
+    assert {item["state"] for item in listed["items"]} >= {"waiting", "running"}
+
+    await crowd.finish()
+    assert {(turn.status, turn.complete) for turn in crowd.turns} == {(200, True)}
+    rows = await crowd.at_rest()
+    assert len(rows) == len(crowd.turns)
+    assert Counter(row.outcome for row in rows) == {Outcome.OK: len(rows)}
+    assert sorted(int(row.waited_s * 1000) for row in rows) == sorted(turn.wait_ms for turn in crowd.turns)
+    decided = {row.decision for row in rows if row.waited_s > 0}
+    assert decided <= {Decision.PLACED, Decision.STICKY, Decision.REHOMED}
+
+
+async def test_who_leaves_while_waiting_takes_nothing_along(crowd: Crowd) -> None:
+    await crowd.leave()
+    rows = await crowd.at_rest()
+    gone = Counter(row.decision is None for row in rows if row.outcome is Outcome.CANCELLED)
+    assert gone[True] > 2
+    assert sum(gone.values()) <= AGENTS  # who was between two turns had nothing open
+
+
+@pytest.mark.parametrize("changes", [{"admission": "off"}, {"affinity": False}])
+async def test_switched_off_everybody_goes_at_once(crowd: Crowd, changes: dict[str, Any]) -> None:
+    after = await crowd.patch(**changes)
+    assert (after["why_code"], after["waiting"], after["engaged"]) == ("off", 0, False)
+    waited = len(crowd.turns) + AGENTS
+    await crowd.until(lambda: len(crowd.turns) > waited)
+    assert [turn.wait_ms for turn in crowd.turns[waited:]] == [0] * (len(crowd.turns) - waited)
+    await crowd.finish()
+    rows = await crowd.at_rest()
+    assert Counter(row.outcome for row in rows) == {Outcome.OK: len(rows)}
+
+
+@pytest.mark.parametrize("changes", [{"prefer": "tail"}, {"prefer": "median"}, {"max_wait_s": 1.0}])
+async def test_other_settings_hold_at_once_and_lose_nobody(crowd: Crowd, changes: dict[str, Any]) -> None:
+    after = await crowd.patch(**changes)
+    assert {key: after[key] for key in changes} == changes
+    more = len(crowd.turns) + 2 * AGENTS
+    await crowd.until(lambda: len(crowd.turns) > more)
+    await crowd.finish()
+    rows = await crowd.at_rest()
+    assert Counter(row.outcome for row in rows) == {Outcome.OK: len(rows)}
+    room = crowd.warden.control.snapshot.model(MODEL).view.room
+    assert room is not None
+    assert (room.wait_expired > 0) == ("max_wait_s" in changes)
+
+
+async def test_the_only_engine_that_dies_leaves_nobody_waiting(crowd: Crowd, engines: list[AsyncExitStack]) -> None:
+    await engines[0].aclose()
+    await crowd.finish()
+    rows = await crowd.at_rest()
+    refused = [row for row in rows if row.outcome is Outcome.REFUSED]
+    assert any(row.waited_s > 0 for row in refused)
+    assert {turn.status for turn in crowd.turns} <= {200, 502, 503}
+    assert all(turn.retry_after is not None for turn in crowd.turns if turn.status != 200)
+
+
+@pytest.mark.parametrize("ranks", [(1, 1)])
+async def test_one_engine_of_two_that_dies_loses_nobody_who_waits(crowd: Crowd, engines: list[AsyncExitStack]) -> None:
+    await engines[0].aclose()
+    more = len(crowd.turns) + AGENTS
+    await crowd.until(lambda: len(crowd.turns) > more)
+    await crowd.finish()
+    rows = await crowd.at_rest()
+    # What ran there and had sent something was cut; what had not, and what waited, was sent to the other one.
+    assert {row.outcome for row in rows} <= {Outcome.OK, Outcome.FAILED}
+    assert {row.replica for row in rows if row.outcome is Outcome.FAILED} <= {"e0/0"}
+
+
+@pytest.mark.parametrize("drain_s", [0.0, LIMIT_S])
+async def test_a_warden_that_stops_serves_who_waits_or_tells_to_come_back(crowd: Crowd, drain_s: float) -> None:
+    crowd.going_on = False
+    held = crowd.warden.control.snapshot.model(MODEL).view.waiting
+    before = len(crowd.turns)
+    await crowd.warden.stop(drain_s=drain_s)
+    await crowd.finish()
+    last = crowd.turns[before:]
+    if drain_s:
+        assert {(turn.status, turn.complete) for turn in last} <= {(200, True), (503, False)}
+        assert sum(turn.status == 200 for turn in last) >= held
+    else:
+        assert sum(turn.status == 503 for turn in last) >= held - 1
+    assert all(turn.retry_after == "5" for turn in last if turn.status == 503)
