@@ -1,15 +1,16 @@
 import { describe, expect, it } from "vitest";
-import type { Routing, Series } from "../src/api/types";
+import type { Admission, PrefixBreaker, ReplicaRow, Routing, Series } from "../src/api/types";
 import { legendOrder, lonely, widerBars, type PlotSpec } from "../src/logic/plot-spec";
 import { en } from "../src/i18n/en";
+import { byCause } from "../src/logic/breakers";
 import { busiestSentence } from "../src/logic/busiest";
 import { append, merge } from "../src/logic/paging";
 import { fromLocalInput, parseRange, rangeQuery, refreshMs, toLocalInput } from "../src/logic/range";
 import { align, column, evenSplits, group, hasData, largest, latestKnown, roundUp, stack, sum } from "../src/logic/series";
 import { bySection } from "../src/logic/settings";
-import { mostly, parts, promptParts, slowFrom } from "../src/logic/timing";
+import { completionTokens, mostly, parts, promptParts, slowFrom } from "../src/logic/timing";
 import { flatten } from "../src/logic/tree";
-import { sortRows } from "../src/pages/model/columns";
+import { columnsOf, sortRows, withShares } from "../src/pages/model/columns";
 import { href, parseHash } from "../src/route";
 import { ROW_PX, windowOf } from "../src/ui/virtual";
 
@@ -119,21 +120,33 @@ describe("subagents", () => {
 
 describe("where the time went", () => {
   const turn = { waited_s: 6, first_byte_s: 7, duration_s: 10 };
+  const split = (one: Parameters<typeof parts>[0]) => Object.fromEntries(parts(one).map((part) => [part.name, part.seconds]));
   it("splits it without a rest", () => {
-    expect(parts(turn)).toEqual({ waited: 6, first: 1, decode: 3 });
+    expect(split(turn)).toEqual({ waited: 6, first: 1, decode: 3 });
     expect(mostly(turn)).toBe("waited");
     expect(mostly({ waited_s: 3, first_byte_s: 6, duration_s: 10 })).toBeNull();
-    expect(parts({ waited_s: 1, first_byte_s: null, duration_s: 2 })).toEqual({ waited: 1, first: null, decode: null });
+    expect(split({ ...turn, waited_s: 0.001 })).toEqual({ first: 6.999, decode: 3 });
+  });
+  it("does not split what nothing divides", () => {
+    expect(split({ ...turn, streamed: false })).toEqual({ waited: 6, whole: 4 });
+    expect(mostly({ waited_s: 0, first_byte_s: 9, duration_s: 9, streamed: false })).toBe("whole");
+    expect(split({ waited_s: 1, first_byte_s: null, duration_s: 2 })).toEqual({ waited: 1, unanswered: 1 });
+    expect(mostly({ waited_s: 0, first_byte_s: null, duration_s: 2 })).toBeNull();
+    expect(split({ waited_s: 0, first_byte_s: null, duration_s: 0 })).toEqual({ unanswered: 0 });
+    expect(split({ waited_s: 5, first_byte_s: null, duration_s: 5 })).toEqual({ waited: 5 });
   });
   it("calls slow what takes twice the usual time", () => {
     expect(slowFrom([2, 9, 2, 3])).toBe(6);
     expect(slowFrom([0.1, 0.1, 0.1, 0.3])).toBe(1);
     expect(slowFrom([1, 100])).toBe(Number.POSITIVE_INFINITY);
   });
-  it("counts as computed what was not measured", () => {
-    expect(promptParts({ prompt_tokens: 100, cached_tokens: null })).toEqual({ cached: 0, computed: 100 });
-    expect(promptParts({ prompt_tokens: 100, cached_tokens: 96 })).toEqual({ cached: 96, computed: 4 });
+  it("makes no zero of what was not measured", () => {
+    expect(promptParts({ prompt_tokens: 100, cached_tokens: null })).toEqual({ prompt: 100, cached: null, computed: null });
+    expect(promptParts({ prompt_tokens: 100, cached_tokens: 96 })).toEqual({ prompt: 100, cached: 96, computed: 4 });
     expect(promptParts({ prompt_tokens: null, cached_tokens: null })).toBeNull();
+    expect(completionTokens({ completion_tokens: 0, outcome: "cancelled" })).toBeNull();
+    expect(completionTokens({ completion_tokens: 7, outcome: "cancelled" })).toBe(7);
+    expect(completionTokens({ completion_tokens: 0, outcome: "ok" })).toBe(0);
   });
 });
 
@@ -231,10 +244,40 @@ describe("the busiest replica", () => {
       row("e0/10", 1, { prefix_hit_ratio: null }),
       row("e0/2", 3, { prefix_hit_ratio: 0.5 }),
       row("e1/0", 2, { prefix_hit_ratio: 0.7 }),
-    ).replicas;
+    ).replicas.map((one) => ({ ...one, cached_ratio_1h: null }));
     expect(sortRows(rows, "replica", false).map((one) => one.replica)).toEqual(["e0/2", "e0/10", "e1/0"]);
     expect(sortRows(rows, "inFlight", true).map((one) => one.in_flight)).toEqual([3, 2, 1]);
     for (const down of [true, false]) expect(sortRows(rows, "hitRate", down).at(-1)!.replica).toBe("e0/10");
+  });
+});
+
+describe("the columns of the card", () => {
+  const rows = [{ replica: "e0/0" }, { replica: "e0/1" }] as ReplicaRow[];
+  const seen = (replicas: ReplicaRow[], engaged = false) => ({ replicas, admission: { engaged } as Admission });
+  it("have the last hour's share beside the engine's counter, which says since when it counts", () => {
+    const shares = { cached_ratio: 0.5, replicas: [{ replica: "e0/1", cached_ratio: 0.25, prompt_tokens: 8 }] };
+    expect(withShares(rows, shares).map((row) => row.cached_ratio_1h)).toEqual([null, 0.25]);
+    expect(withShares(rows, null).map((row) => row.cached_ratio_1h)).toEqual([null, null]);
+    const notes = Object.fromEntries(columnsOf(en, seen(rows)).map((one) => [one.key, one.note]));
+    expect(notes["hitRate"]).toBe("since the warden's start");
+  });
+  it("show places while they are held", () => {
+    const keys = (some: ReplicaRow[], engaged = true) => columnsOf(en, seen(some, engaged)).map((one) => one.key);
+    const held = [rows[0]!, { ...rows[1]!, residents: 0 }];
+    expect(keys(rows)).not.toContain("places");
+    expect(keys(held)).toContain("places");
+    expect(keys(held, false)).not.toContain("places");
+  });
+});
+
+describe("what breaks prefixes", () => {
+  const breaker = (cause: string, client: string | null, recomputed_tokens: number) =>
+    ({ cause, client, recomputed_tokens }) as PrefixBreaker;
+  it("is told once for each cause, with all its clients", () => {
+    const items = [breaker("evicted", "codex", 30), breaker("timestamp", null, 50), breaker("evicted", "curl", 40)];
+    const groups = byCause(items).map((group) => group.map((item) => `${item.cause} ${item.client} ${item.recomputed_tokens}`));
+    expect(groups).toEqual([["evicted curl 40", "evicted codex 30"], ["timestamp null 50"]]);
+    expect(byCause([])).toEqual([]);
   });
 });
 

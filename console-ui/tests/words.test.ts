@@ -3,11 +3,12 @@ import type { Turn } from "../src/api/types";
 import { CAUSES, CHECKS, WHYS } from "../src/i18n/codes";
 import { en } from "../src/i18n/en";
 import { zh } from "../src/i18n/zh";
-import { causeWords, clientName, replicaName, warningWords, whyCode, whySentence } from "../src/logic/words";
+import { causeWords, clientName, ownAnswer, replicaName, warningWords, whyCode, whySentence } from "../src/logic/words";
 
 type Decided = Parameters<typeof whySentence>[1];
 const turn = (values: Partial<Turn>): Decided => ({
   decision: "sticky",
+  outcome: "ok",
   why: "not_above",
   replica: "e0/1",
   home: "e0/1",
@@ -27,7 +28,12 @@ describe("why a turn went where it went", () => {
     ],
     [turn({ why: "named", decision: "client_pinned" }), "The client named e0/1 itself."],
     [turn({ why: "affinity_off", decision: "unrouted", replica: null }), "Affinity was off: the engine's own balancer decided."],
-    [turn({ decision: null, why: null }), "Not forwarded: no replica could take it."],
+    [turn({ decision: null, why: null, outcome: "refused" }), en.why.refused],
+    [turn({ decision: null, why: null, outcome: "cancelled" }), "Not forwarded: the client left before, while it waited."],
+    [
+      turn({ decision: "rehomed", why: "room", home: "e0/1", replica: "e0/3" }),
+      "It waited for a place; its home e0/1 no longer held its context, and e0/3 had room.",
+    ],
     // An older row has no reason: what the decision means is said instead.
     [turn({ why: null }), en.decisionMeans.sticky],
     [turn({ why: "a reason of a later version" }), en.decisionMeans.sticky],
@@ -73,10 +79,34 @@ describe("words for codes", () => {
     expect(warningWords(zh, warning)).toEqual({
       title: zh.checks.stale_metrics.title,
       text: warning.text,
+      english: true,
       todo: zh.checks.stale_metrics.todo,
     });
-    expect(warningWords(en, { ...warning, code: "of_a_later_version" })).toEqual({ title: "", text: warning.text, todo: "server" });
+    expect(warningWords(en, { ...warning, code: "of_a_later_version" })).toEqual({
+      title: "",
+      text: warning.text,
+      english: true,
+      todo: "server",
+    });
     expect(CHECKS).toContain("stale_metrics");
+  });
+
+  it("says a check in Chinese where all its numbers came, and in the server's English where one is missing", () => {
+    const check = { code: "stale_metrics", text: "server", what_to_do: null, params: { engine: "e0", age_s: 1400 } };
+    expect(warningWords(zh, check)).toMatchObject({ text: "e0 的指标上一次成功读取是在 1,400 秒前", english: false });
+    expect(warningWords(zh, { ...check, params: { engine: "e0" } })).toMatchObject({ text: "server", english: true });
+    expect(warningWords(en, check)).toMatchObject({ text: "server", english: true });
+    const share = { code: "prefix", level: "ok" as const, text: "server", what_to_do: null, params: { share: 0.784 } };
+    expect(warningWords(zh, share).text).toBe("提示中 78% 来自缓存");
+    // The same code says another thing where all is well.
+    const ledger = { code: "ledger", text: "server", what_to_do: null };
+    expect(warningWords(zh, { ...ledger, level: "ok" }).text).toBe("历史与归属已写入");
+    expect(warningWords(zh, { ...ledger, level: "warning", params: { trouble: "disk is full" } }).text).toBe("历史与归属：disk is full");
+  });
+
+  it("names the warden's own answers, also those of a later version", () => {
+    expect(ownAnswer(en, "model_not_found")).toBe("unknown model");
+    expect(ownAnswer(zh, "a_new_code")).toBe("a new code");
   });
 
   it("names clients and replicas", () => {

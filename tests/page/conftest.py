@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from tests.page.made_up import World
+from tests.page.made_up_parts import ROOM_ENGAGED
 from tests.page.mock_console import MockConsole
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def browser() -> Iterator[Browser]:
 def shown_mock() -> Iterator[tuple[MockConsole, str]]:
     """A mock that tests only look at."""
     mock = MockConsole()
+    mock.world.room = ROOM_ENGAGED
+    mock.world.own_answers = [{"status": 404, "code": "model_not_found", "count": 12}]
     yield mock, mock.start()
     mock.stop()
 

@@ -18,7 +18,8 @@ def go(page: Page, address: str) -> None:
 
 def accessibility_findings(page: Page) -> list[str]:
     """What axe finds, as lines."""
-    page.evaluate(AXE.read_text())
+    if not page.evaluate("() => 'axe' in window"):
+        page.evaluate(AXE.read_text())
     result = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
     return [
         f"{found['id']}: {node['html'][:160]} {node['any'][:1] and node['any'][0]['message']}"

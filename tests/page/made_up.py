@@ -13,12 +13,14 @@ import time
 from typing import Any
 
 from tests.page.made_up_history import DECISIONS, History
-from tests.page.made_up_parts import engine_of, process_of, turn_of
+from tests.page.made_up_parts import admission_of, engine_of, process_of, turn_of
 
 Json = dict[str, Any]
 
 CLIENTS = ("claude-code", "claude-code", "claude-code", "codex", "opencode", "openai", "curl")
 KV_TOKENS = 280_000
+RESTART_S = 1.0
+"""Of one engine in a rolling restart: one snapshot sees it, and a test need not wait."""
 
 
 def key_of(*words: object) -> str:
@@ -34,13 +36,23 @@ class World(History):
         self.started_at = self.begun_at - 11_520
         self.replicas = replicas
         self.routing: dict[str, Json] = {
-            "qwen3-4b": {"affinity": True, "placement": "least-loaded", "spill_threshold": None},
-            "qwen3-27b": {"affinity": True, "placement": "least-loaded", "spill_threshold": None},
+            name: {
+                "affinity": True,
+                "placement": "least-loaded",
+                "spill_threshold": None,
+                "admission": "auto",
+                "prefer": "balanced",
+                "max_wait_s": 240.0,
+            }
+            for name in ("qwen3-4b", "qwen3-27b")
         }
+        self.room: Json = {}
+        """What the waiting room of qwen3-4b says; nothing: it is open."""
+        self.own_answers: list[Json] = []
         self.drained: set[str] = set()
         self.operation: Json | None = None
         self.operation_began = 0.0
-        self.keys: list[Json] = [_key("alice-laptop", 86_400 * 9, 214), _key("ci", 86_400 * 3, 1890)]
+        self.keys: list[Json] = [_key("alice-laptop", 86_400 * 9, 214), _key("ci", 86_400 * 3, 1890, ["qwen3-4b"])]
         self.extra_requests: list[Json] = []
         self.frozen_at: float | None = None
         rng = random.Random(7)
@@ -48,7 +60,8 @@ class World(History):
         for row in self.conversations:
             last = self.turns(row)[0]
             row["context_tokens"] = last["prompt_tokens"] + last["completion_tokens"]
-            row["cached_ratio_last"] = last["cached_tokens"] / last["prompt_tokens"]
+            cached = last["cached_tokens"]
+            row["cached_ratio_last"] = None if cached is None else cached / last["prompt_tokens"]
 
     def now(self) -> float:
         """Unix seconds; stands still while frozen."""
@@ -62,7 +75,11 @@ class World(History):
         return {
             "taken_at": self.now(),
             "counting_since": _iso(self.started_at),
-            "overview": {"models": [self._line(model) for model in models], "ledger_trouble": None},
+            "overview": {
+                "models": [self._line(model) for model in models],
+                "ledger_trouble": None,
+                "own_answers": self.own_answers,
+            },
             "models": models,
         }
 
@@ -75,7 +92,7 @@ class World(History):
             "replicas": len(routing["replicas"]),
             "replicas_ready": sum(row["state"] == "ready" for row in routing["replicas"]),
             "in_flight": routing["in_flight"],
-            "waiting": 0,
+            "waiting": routing["admission"]["waiting"],
             "prompt_tokens_per_s": (5120 if small else 18_400) * wave,
             "cached_tokens_per_s": (4010 if small else 14_900) * wave,
             "completion_tokens_per_s": (92 if small else 41) * wave,
@@ -108,14 +125,16 @@ class World(History):
                     "no_usage_details",
                     "warning",
                     "the answers of v0 do not say how much of a prompt was cached; all of it counts as computed",
+                    engine="v0",
                 ),
+                # Without its numbers, as a warden of another version may send it.
                 _warning(
                     "max_num_seqs", "warning", "max_num_seqs is not known, so the spill threshold is 8 by default"
                 ),
             ]
         )
         warnings += [
-            _warning("drained", "warning", f"{name} was taken out by an operator and gets nothing new")
+            _warning("drained", "warning", f"{name} was taken out by an operator and gets nothing new", replica=name)
             for name in sorted(self.drained)
             if name.startswith("e") == small
         ]
@@ -143,7 +162,7 @@ class World(History):
                 "refused": 0,
                 "balancer": None,
                 "counting_since": _iso(self.started_at),
-                "admission": {"mode": "off", "engaged": False, "waiting": 0, "room_for": None},
+                "admission": admission_of(settings, held / capacity, self.room if small else {}),
                 "pins": {
                     "state": "verified" if small else "unverified",
                     "detail": None if small else "v0 /v1/completions: not tested yet",
@@ -180,6 +199,8 @@ class World(History):
             "waiting": None if not small and index == 1 else max(0, busy - 8),
             "kv_used_ratio": min(0.99, busy * 0.09 + 0.02),
             "prefix_hit_ratio": 0.81 - 0.03 * (index % 4),
+            "residents": 5 + index % 2 if self.room.get("engaged") and small else None,
+            "reserved_tokens": 210_000 + 9000 * index if self.room.get("engaged") and small else None,
         }
 
     def _engines(self, small: bool) -> list[Json]:
@@ -201,6 +222,16 @@ class World(History):
             engines.append(engine_of(name, "qwen3-4b", 1, process_of(index, restarting, self.started_at), []))
         return engines
 
+    def stats_cached(self, window_s: float, to: float, name: str) -> Json:
+        """``/api/stats/cached``; one replica has just begun to read everything again."""
+        names = [row["replica"] for row in self.model(name)["routing"]["replicas"]]
+        ratios = [0.31 if index == 3 else 0.8 - 0.02 * (index % 4) for index in range(len(names))]
+        shares = [
+            {"replica": replica, "cached_ratio": ratio, "prompt_tokens": 900_000}
+            for replica, ratio in zip(names, ratios, strict=True)
+        ]
+        return {"from": to - window_s, "to": to, "cached_ratio": sum(ratios) / len(ratios), "replicas": shares}
+
     # -- changes
 
     def patch(self, name: str, values: Json) -> Json:
@@ -210,7 +241,7 @@ class World(History):
         return routing
 
     def begin_rolling_restart(self) -> Json:
-        """It takes two seconds an engine."""
+        """It takes ``RESTART_S`` for each engine."""
         self.operation_began = time.time()
         self.operation = {"kind": "rolling-restart", "engines": [f"e{index}" for index in range(4)]}
         return {"operation": self._operation()}
@@ -220,18 +251,18 @@ class World(History):
             return None
         passed = time.time() - self.operation_began
         engines = self.operation["engines"]
-        ended = passed > 2 * len(engines)
-        at = len(engines) if ended else int(passed / 2)
+        ended = passed > RESTART_S * len(engines)
+        at = len(engines) if ended else int(passed / RESTART_S)
         return {
             "kind": self.operation["kind"],
             "state": "done" if ended else "running",
             "engines": engines,
             "done": engines[:at],
             "engine": None if ended else engines[at],
-            "step": None if ended else ("draining", "starting")[int(passed) % 2],
-            "step_since": self.operation_began + int(passed),
+            "step": None if ended else ("draining", "starting")[int(2 * passed / RESTART_S) % 2],
+            "step_since": self.operation_began + at * RESTART_S,
             "started_at": self.operation_began,
-            "ended_at": self.operation_began + 2 * len(engines) if ended else None,
+            "ended_at": self.operation_began + RESTART_S * len(engines) if ended else None,
             "sentence": "all engines serve again" if ended else "restarting one engine after the other",
         }
 
@@ -251,6 +282,7 @@ class World(History):
             "turns": rng.randrange(1, 40),
             "state": "dormant" if age > 1500 else "running" if number % 9 == 0 else "idle",
             "in_flight": 1 if number % 9 == 0 else 0,
+            "holds": number % 10 == 7,
             "age_s": age,
         }
 
@@ -260,7 +292,11 @@ class World(History):
             return []
         now = self.now()
         rows = [
-            {**row, "last_used": now if row["in_flight"] else self.begun_at - row["age_s"]}
+            {
+                **row,
+                "last_used": now if row["in_flight"] else self.begun_at - row["age_s"],
+                "state": "waiting" if row["holds"] and self.room.get("engaged") else row["state"],
+            }
             for row in self.conversations
         ]
         rows = [row for row in rows if state == "all" or row["state"] != "dormant"]
@@ -311,24 +347,26 @@ class World(History):
                     "client": conversation["client"],
                     "kind": conversation["kind"],
                     "derived": conversation["derived"],
-                    "streamed": True,
                     "finish_reason": "stop",
                 }
                 for turn in self.turns(conversation)
             ]
-        wanted = {"model": "model", "key": "key_name", "outcome": "outcome", "decision": "decision"}
-        for name, field in wanted.items():
+        wanted = {"key": "key_name"} | {name: name for name in ("model", "outcome", "decision", "replica", "client")}
+        for name, field in {**wanted, "endpoint": "endpoint"}.items():
             if filters.get(name):
                 value = None if filters[name] == "refused" and name == "decision" else filters[name]
                 rows = [row for row in rows if row[field] == value]
         rows = sorted(rows, key=lambda row: -float(row["finished_at"]))[:10_000]
-        return [{**row, "id": len(rows) - index} for index, row in enumerate(rows)]
+        rows = [{**row, "id": len(rows) - index} for index, row in enumerate(rows)]
+        order = _ORDERS.get(filters.get("sort", ""))
+        return sorted(rows, key=lambda row: -float(row[order] or 0)) if order else rows
 
     def breakers(self, window: str) -> list[Json]:
         """``/api/prefix-breakers``."""
         share = {"1h": 1, "24h": 11, "7d": 60}[window]
         lines = (
             ("evicted", "claude-code", 31, 210_400, 0.021),
+            ("evicted", "codex", 4, 11_000, 0.0011),
             ("tools_changed", "claude-code", 12, 98_000, 0.0098),
             ("timestamp", "opencode", 40, 61_200, 0.0061),
             ("system_turn_moved", "codex", 3, 9100, 0.0009),
@@ -347,6 +385,13 @@ class World(History):
         ]
 
 
+_ORDERS = {
+    "first_byte": "first_byte_s",
+    "duration": "duration_s",
+    "waited": "waited_s",
+    "computed": "computed_tokens",
+}
+
 _COLUMN = {
     "placed": "placed",
     "sticky": "sticky",
@@ -361,11 +406,11 @@ def _iso(unix_s: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))
 
 
-def _warning(code: str, level: str, text: str) -> Json:
-    return {"code": code, "level": level, "text": text, "what_to_do": "what the server says"}
+def _warning(code: str, level: str, text: str, **params: str | int) -> Json:
+    return {"code": code, "level": level, "text": text, "what_to_do": "what the server says", "params": params}
 
 
-def _key(name: str, age_s: float, requests: int) -> Json:
+def _key(name: str, age_s: float, requests: int, models: list[str] | None = None) -> Json:
     return {
         "name": name,
         "created_at": time.time() - age_s,
@@ -373,4 +418,5 @@ def _key(name: str, age_s: float, requests: int) -> Json:
         "requests_24h": requests,
         "prompt_tokens_24h": requests * 8300,
         "completion_tokens_24h": requests * 190,
+        "models": models,
     }

@@ -39,7 +39,11 @@ def turn_of(
         }
         for index, name in enumerate(sorted(names, key=lambda name: name != home))
     ]
-    return {
+    waited = 7.5 if number == 6 else 0.0
+    whole = number == 5 and row["client"] == "curl"
+    left = number == 11 and row["client"] == "claude-code"
+    first_byte += waited
+    turn = {
         "finished_at": world_began - row["age_s"] - (row["turns"] - number) * 21.0,
         "replica": away if spilled else home,
         "decision": "placed" if number == 0 else "spilled" if spilled else "sticky",
@@ -48,8 +52,8 @@ def turn_of(
         "home_in_flight": None if number == 0 else 11 if spilled else rng.randrange(0, 6),
         "spill_threshold": 8,
         "candidates": candidates if number == 0 else None,
-        "waited_s": 0.0,
-        "first_byte_s": first_byte,
+        "waited_s": waited,
+        "first_byte_s": first_byte + decode if whole else first_byte,
         "duration_s": first_byte + decode,
         "prompt_tokens": prompt,
         "cached_tokens": cached,
@@ -62,7 +66,55 @@ def turn_of(
         "recomputed_tokens": max(0, before - cached) if number and change != "extends" else None,
         "endpoint": "/v1/messages" if row["client"] == "claude-code" else "/v1/chat/completions",
         "retried": False,
+        "streamed": not whole,
     }
+    # A client that went away in the middle of an answer: what it had got is not counted by anybody.
+    gone = {
+        "outcome": "cancelled",
+        "status": 200,
+        "cached_tokens": None,
+        "computed_tokens": None,
+        "completion_tokens": 0,
+    }
+    return turn | gone if left else turn
+
+
+ROOM_ENGAGED: Json = {
+    "engaged": True,
+    "waiting": 6,
+    "longest_wait_s": 12.4,
+    "room_for": 0,
+    "residents": 22,
+    "reserved_tokens": 894_000,
+    "demand_ratio": 1.42,
+    "wait_expired": 3,
+    "why": "Engaged: the conversations in use need 1.42 times what the replicas hold.",
+    "why_code": "engaged",
+    "gap_s": 0.3,
+    "tier_advice": {"needed_tokens_per_replica": 477_000, "needed_gib_per_replica": 65.5},
+}
+
+
+def admission_of(settings: Json, demand: float, room: Json) -> Json:
+    """``admission`` of ``/api/models/{name}/routing``."""
+    on = settings["admission"] == "auto" and settings["affinity"]
+    open_room = {
+        "engaged": False,
+        "waiting": 0,
+        "longest_wait_s": None,
+        "room_for": 12,
+        "residents": None,
+        "reserved_tokens": None,
+        "demand_ratio": demand,
+        "wait_expired": 0,
+        "why": "Open.",
+        "why_code": "open",
+        "gap_s": 0.4,
+        "tier_tokens": None,
+        "tier_advice": None,
+    }
+    state = open_room | (room if on else {"why_code": "off", "demand_ratio": None, "wait_expired": None})
+    return {"mode": settings["admission"], "prefer": settings["prefer"], "max_wait_s": settings["max_wait_s"], **state}
 
 
 def engine_of(name: str, model: str, ranks: int, process: Json | None, pins: list[Json]) -> Json:

@@ -64,6 +64,7 @@ class MockConsole:
         self._wrong = 0
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
+        self._end: Callable[[], object] = lambda: None
 
     # -- running
 
@@ -81,15 +82,31 @@ class MockConsole:
             timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
-        server = self._server
-        self._thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
+        begun = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(listener, begun)), daemon=True)
         self._thread.start()
+        begun.wait(5)
         return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    async def _serve(self, listener: socket.socket, begun: threading.Event) -> None:
+        assert self._server is not None
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._end = lambda: loop.call_soon_threadsafe(stopped.set)
+        serving = asyncio.create_task(self._server.serve([listener]))
+        begun.set()
+        await stopped.wait()
+        self._server.should_exit = True
+        # Pages may still hold their streams, which would go on for ever.
+        for connection in list(self._server.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        await serving
 
     def stop(self) -> None:
         """End it."""
-        if self._server and self._thread:
-            self._server.should_exit = True
+        if self._thread:
+            self._end()
             self._thread.join(5)
 
     def request_arrives(self) -> None:
@@ -257,6 +274,8 @@ class MockConsole:
         else:
             window_s, to = WINDOW_S[query.get("window", "1h")], self.world.now()
         what = request.path_params["what"]
+        if what == "cached":
+            return JSONResponse(self.world.stats_cached(window_s, to, query["model"]))
         answer = (
             self.world.stats_tokens(window_s, to, query.get("model", ""))
             if what == "tokens"
@@ -275,12 +294,14 @@ class MockConsole:
         return JSONResponse({"items": self.world.keys})
 
     async def _make_key(self, request: Request) -> Response:
-        name = json.loads(await request.body())["name"]
+        asked = json.loads(await request.body())
+        name = asked["name"]
         if any(key["name"] == name for key in self.world.keys):
             return JSONResponse({"error": f"keys: {name!r} exists already"}, 400)
         self.world.keys.append(
             {
                 "name": name,
+                "models": asked.get("models"),
                 "created_at": time.time(),
                 "last_used_at": None,
                 "requests_24h": 0,

@@ -22,6 +22,8 @@ def test_signing_in_and_out(open_page: OpenPage, mock: MockConsole) -> None:
     for _ in range(2):
         password.fill("wrong")
         password.press("Enter")
+        # The field is emptied with the answer; what is typed before that would go with it.
+        page.wait_for_function("() => document.querySelector('input[type=password]').value === ''")
     page.get_by_text("Too many tries. Wait 30 s.").wait_for()
     password.fill("open sesame")
     password.press("Enter")
@@ -68,6 +70,23 @@ def test_a_key_is_shown_once(open_page: OpenPage, mock: MockConsole) -> None:
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
     page.wait_for_function("() => !document.querySelector('main').textContent.includes('build-bot')")
     assert [key["name"] for key in mock.world.keys] == ["alice-laptop", "ci"]
+
+
+def test_a_key_may_be_for_some_models_only(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/keys")
+    page.get_by_label("Name").fill("anna")
+    create = page.get_by_role("button", name="Create a key")
+    page.get_by_label("all models").uncheck()
+    assert create.is_disabled(), "a key for no model is none"
+    page.get_by_role("checkbox", name="qwen3-27b").check()
+    create.click()
+    page.get_by_role("dialog").get_by_role("button", name="Close").click()
+    rows = {
+        row.split("\t")[0].strip(): row.split("\t")[1].strip() for row in page.locator("tbody tr").all_inner_texts()
+    }
+    assert rows == {"alice-laptop": "all models", "ci": "qwen3-4b", "anna": "qwen3-27b"}
+    assert mock.changes == [("POST", "/api/keys", {"name": "anna", "models": ["qwen3-27b"]})]
+    assert page.get_by_label("all models").is_checked(), "the next one begins anew"
 
 
 def test_who_may_only_look_is_told_so(open_page: OpenPage, mock: MockConsole) -> None:

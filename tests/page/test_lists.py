@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import pytest
 from tests.page.conftest import OpenPage
 from tests.page.look import go
 from tests.page.made_up import World, key_of
 from tests.page.mock_console import MockConsole
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
 
 
 def test_5000_conversations_are_a_few_rows(open_page: OpenPage, mock: MockConsole) -> None:
@@ -48,6 +54,8 @@ def test_a_conversation_says_why_in_words_with_the_numbers(open_page: OpenPage, 
     assert f"New conversation: {home} was the least loaded of 4 (score 0.40; next e" in timeline
     assert "The tools changed: 31% of the previous request's beginning came again" in timeline
     assert "Failed 502" in timeline
+    assert "It waited 7.5 s in the waiting room." in timeline
+    assert "waiting room 7.5 s · queue and prefill" in timeline
     costs = page.locator(".costs").inner_text()
     detail = mock.world.conversation(row["id"])
     assert detail is not None
@@ -59,6 +67,46 @@ def test_a_conversation_says_why_in_words_with_the_numbers(open_page: OpenPage, 
         assert words in costs
         assert f"{detail['recomputed_by_cause'][cause]:,} tokens" in costs
     assert page.locator(".turn").count() == row["turns"]
+
+
+def turn(page: Page, words: str) -> Locator:
+    """The turn of the timeline in which these words stand."""
+    return page.locator(".turn", has_text=words).first
+
+
+def conversation_of(mock: MockConsole, client: str) -> str:
+    rows = mock.world.conversations
+    return str(next(row["id"] for row in rows if row["client"] == client and row["turns"] > 12))
+
+
+def test_what_is_not_known_of_a_turn_is_not_made_up(open_page: OpenPage, mock: MockConsole) -> None:
+    url = mock.start()
+    page = open_page(f"{url}/#/conversations/{conversation_of(mock, 'claude-code')}")
+    page.wait_for_selector(".turn")
+    left = turn(page, "Cancelled")
+    assert "cached part not known · generated not known" in left.inner_text()
+    assert left.locator(".bar .unmeasured").count() == 1 and left.locator(".bar .computed").count() == 0
+    page = open_page(f"{url}/#/conversations/{conversation_of(mock, 'curl')}")
+    page.wait_for_selector(".turn")
+    whole = turn(page, "answer in one piece")
+    assert "decode" not in whole.inner_text() and "prefill" not in whole.inner_text()
+    assert whole.locator(".bar .first, .bar .decode").count() == 0
+
+
+def test_bars_have_one_scale(open_page: OpenPage, mock: MockConsole) -> None:
+    key = conversation_of(mock, "claude-code")
+    page = open_page(f"{mock.start()}/#/conversations/{key}")
+    page.wait_for_selector(".turn")
+    detail = mock.world.conversation(key)
+    assert detail is not None
+    longest = max(turn["duration_s"] for turn in detail["turns"])
+    widths: list[float] = page.locator(".turn .turn-line:last-child .bar").evaluate_all(
+        """(bars) => bars.map((bar) => {
+            const widths = [bar, ...bar.children].map((box) => box.getBoundingClientRect().width);
+            return widths.slice(1).reduce((sum, width) => sum + width, 0) / widths[0];
+        })"""
+    )
+    assert widths == pytest.approx([turn["duration_s"] / longest for turn in detail["turns"]], abs=0.03)
 
 
 def test_subagents_hang_below_their_parent(open_page: OpenPage, mock: MockConsole) -> None:
@@ -86,11 +134,51 @@ def test_requests_are_filtered_and_say_why(open_page: OpenPage, mock: MockConsol
     page.locator(".badge-button").first.click()
     assert "above the spill threshold 8" in page.locator(".why-line").inner_text()
     page.get_by_label("Key").select_option("alice-laptop")
+    page.get_by_role("combobox", name="Replica", exact=True).select_option("e1/0")
+    page.get_by_role("combobox", name="Client", exact=True).select_option("claude-code")
     page.get_by_label("Outcome").select_option("failed")
     page.get_by_text("No request matches.").wait_for()
     page.get_by_role("button", name="Clear the filters").click()
     page.wait_for_selector(".virtual tbody tr")
     assert page.evaluate("() => location.hash") == "#/requests"
+
+
+def test_the_slowest_requests_stand_first_on_every_page(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/requests")
+    page.wait_for_selector(".virtual tbody tr")
+    page.get_by_label("Order").select_option("duration")
+    times = sorted((row["duration_s"] for row in mock.world.list_requests({})), reverse=True)
+    page.wait_for_function(
+        "(first) => document.querySelector('.duration')?.textContent.trim() === first", arg=in_words(times[0])
+    )
+    page.evaluate("() => { const box = document.querySelector('.virtual'); box.scrollTop = box.scrollHeight; }")
+    page.wait_for_function("() => document.querySelector('.virtual').scrollHeight > 34 * 150")  # the second page
+    page.evaluate("() => { document.querySelector('.virtual').scrollTop = 34 * 125; }")
+    page.wait_for_selector(".virtual tbody tr[aria-rowindex='130']")
+    shown = page.locator(".virtual tbody tr[aria-rowindex='130'] .duration").inner_text().strip()
+    assert shown == in_words(times[128]), "rows are numbered from the head, which is 1"
+    assert page.evaluate("() => location.hash") == "#/requests?sort=duration"
+
+
+def in_words(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def test_what_the_warden_answered_itself_is_counted(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/requests")
+    page.wait_for_selector(".virtual tbody tr")
+    assert page.locator(".own-answers").count() == 0
+    mock.world.own_answers = [
+        {"status": 401, "code": "invalid_api_key", "count": 3},
+        {"status": 404, "code": "model_not_found", "count": 1200},
+        {"status": 418, "code": "of_a_later_version", "count": 1},
+    ]
+    page.wait_for_selector(".own-answers")
+    assert page.locator(".own-answers .badge").all_inner_texts() == [
+        "404 unknown model 1,200",
+        "401 key missing or wrong 3",
+        "418 of a later version 1",
+    ]
 
 
 def test_prefix_breakers_say_what_to_set(open_page: OpenPage, mock: MockConsole) -> None:
@@ -99,6 +187,9 @@ def test_prefix_breakers_say_what_to_set(open_page: OpenPage, mock: MockConsole)
     first = page.locator(".breakers tbody tr").first.inner_text()
     assert "Pushed out of the cache" in first and "kv_offload_gib" in first, "the costliest comes first"
     assert "2,314,400" in first
+    rows = page.locator(".breakers tbody").first.locator("tr")
+    clients = [row.locator("td").first.inner_text() for row in rows.all()]
+    assert clients == ["Claude Code", "Codex"], "each client that lost something to this cause"
     page.get_by_text("1 hour").click()
     page.get_by_text("210,400").wait_for()
     page.locator(".breakers tbody a").first.click()

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from tests.page.conftest import OpenPage
+from tests.page.look import accessibility_findings
+from tests.page.made_up_parts import ROOM_ENGAGED
 from tests.page.mock_console import MockConsole
+
+
+def patches(mock: MockConsole) -> list[dict[str, Any]]:
+    """What was asked to be changed."""
+    return [body for method, path, body in mock.changes if (method, path) == ("PATCH", "/api/models/qwen3-4b/routing")]
 
 
 def test_the_card_has_its_labels_and_columns(open_page: OpenPage, mock: MockConsole) -> None:
@@ -25,12 +33,23 @@ def test_the_card_has_its_labels_and_columns(open_page: OpenPage, mock: MockCons
         "Client pinned",
         "Running / waiting",
         "KV used",
-        "Prefix-cache hit rate",
+        "Cached, last hour\nof prompt tokens",
+        "Prefix-cache hit rate\nsince the warden's start",
     ]
     assert [head.removesuffix(" ↑") for head in heads[: len(expected)]] == expected
     assert card.locator("tbody tr").count() == 4
     assert re.search(r"Counting since .+ \(3 h 1\d min\)", text)
     assert "Room for about" in page.locator(".capacity-card").inner_text()
+
+
+def test_what_a_replica_found_in_its_cache_is_of_the_last_hour(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/models/qwen3-4b")
+    page.locator(".replicas").get_by_text("31.0%").wait_for()
+    page.get_by_role("button", name="Cached, last hour").click()
+    page.get_by_role("button", name="Cached, last hour").click()
+    lowest = page.locator(".replicas tbody tr").first
+    assert lowest.locator("th").inner_text().strip().startswith("e3/0")
+    assert lowest.locator("td").nth(7).inner_text() == "72.0%", "the engine's counter since its start still looks well"
 
 
 def test_what_is_not_known_is_no_zero(open_page: OpenPage, mock: MockConsole) -> None:
@@ -56,10 +75,12 @@ def test_the_switch_and_the_settings_apply_at_once(open_page: OpenPage, mock: Mo
     page.get_by_text("Spill threshold 8 (auto)").wait_for()
     page.get_by_text("By hash of the id").click()
     page.wait_for_function("() => document.querySelector('.settings-card .chosen').textContent === 'By hash of the id'")
-    bodies = [
-        body for method, path, body in mock.changes if (method, path) == ("PATCH", "/api/models/qwen3-4b/routing")
+    assert patches(mock) == [
+        {"affinity": False},
+        {"spill_threshold": 5},
+        {"spill_threshold": None},
+        {"placement": "hash"},
     ]
-    assert bodies == [{"affinity": False}, {"spill_threshold": 5}, {"spill_threshold": None}, {"placement": "hash"}]
 
 
 def test_a_refused_change_says_why_and_changes_nothing(open_page: OpenPage, mock: MockConsole) -> None:
@@ -122,3 +143,67 @@ def test_64_replicas(open_page: OpenPage, mock: MockConsole) -> None:
     page.get_by_role("button", name="In flight").click()
     counts = [int(text) for text in page.locator(".replicas tbody td:nth-child(2)").all_inner_texts()]
     assert counts == sorted(counts, reverse=True)
+
+
+def test_an_open_waiting_room_holds_nobody_and_says_so(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/models/qwen3-4b")
+    card = page.locator(".waiting-room")
+    card.get_by_text("open: nobody is held").wait_for()
+    assert re.search(r"Open: the conversations in use need \d+% of what the caches hold\.", card.inner_text())
+    assert page.locator(".replicas").get_by_text("Places").count() == 0
+    assert card.get_by_text("CPU tier").count() == 0
+
+
+def test_an_engaged_waiting_room_says_who_waits_why_and_what_would_help(open_page: OpenPage, mock: MockConsole) -> None:
+    url = mock.start()
+    page = open_page(f"{url}/#/models/qwen3-4b")
+    page.wait_for_selector(".waiting-room")
+    mock.world.room = ROOM_ENGAGED  # it engages while somebody looks
+    card = page.locator(".waiting-room")
+    card.locator(".badge", has_text="engaged").wait_for()
+    figures = dict(zip(card.locator("dt").all_inner_texts(), card.locator("dd").all_inner_texts(), strict=True))
+    assert figures["Waiting"] == "6\nlongest 12 s"
+    assert figures["Demand"] == "142%\nof what the caches hold"
+    assert figures["Places held"].startswith("22\n894k of ")
+    assert figures["Went at the longest wait"].startswith("3")
+    assert "Engaged: the conversations in use need 142% of what the caches hold" in card.inner_text()
+    assert "about 66 GiB (477k tokens) for each replica" in card.inner_text()
+    assert page.locator(".replicas thead th").last.evaluate("(e) => e.previousElementSibling.innerText") == "Places"
+    assert page.locator(".replicas tbody tr").first.locator("td").nth(12).inner_text().strip() == "5"
+    assert accessibility_findings(page) == []
+    chinese = open_page(f"{url}/#/models/qwen3-4b", lang="zh")
+    chinese.locator(".waiting-room").get_by_text("已启用：使用中的会话需要缓存容量的 142%").wait_for()
+    overview = open_page(url)
+    chip = overview.locator(".model-card").first.get_by_role("link", name="waiting room engaged, 6 waiting")
+    chip.click()
+    overview.wait_for_selector(".waiting-room")
+    waiting = open_page(f"{url}/#/conversations?model=qwen3-4b")
+    waiting.locator(".state-cell", has_text="waiting").first.wait_for()
+
+
+def test_the_controls_of_the_waiting_room_apply_at_once(open_page: OpenPage, mock: MockConsole) -> None:
+    mock.world.room = ROOM_ENGAGED
+    page = open_page(f"{mock.start()}/#/models/qwen3-4b")
+    card = page.locator(".waiting-room")
+    card.get_by_label("Median").check()
+    page.wait_for_function("() => document.querySelector('.choices .chosen dt')?.textContent === 'Median'")
+    longest = card.get_by_label("Longest wait (s)")
+    apply = card.get_by_role("button", name="Apply")
+    for refused in ("0", "296", "1.5"):
+        longest.fill(refused)
+        assert apply.is_disabled(), refused
+    longest.fill("60")
+    longest.press("Enter")
+    page.wait_for_function("() => document.querySelector('.waiting-room input[type=number]').value === '60'")
+    card.get_by_label("Off").check()
+    card.get_by_text("Off: every request goes at once").wait_for()
+    assert longest.is_disabled() and card.get_by_label("Tail").is_disabled()
+    assert card.locator("dt", has_text="Waiting").count() == 0
+    assert patches(mock) == [{"prefer": "median"}, {"max_wait_s": 60}, {"admission": "off"}]
+
+
+def test_without_affinity_there_is_no_waiting_room(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/models/qwen3-4b")
+    page.get_by_role("switch").click()
+    page.locator(".waiting-room").get_by_text("Affinity is off").wait_for()
+    assert page.locator(".waiting-room .badge").inner_text() == "off"

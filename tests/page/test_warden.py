@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,10 +72,11 @@ def ask(url: str) -> Any:
         return json.load(response)
 
 
+# That each variant is accessible is seen with made-up data; here, that real data fits the page.
 @pytest.mark.parametrize(
     ("lang", "theme", "size"),
-    [("en", "light", DESKTOP), ("zh", "dark", DESKTOP), ("en", "dark", PHONE), ("zh", "light", PHONE)],
-    ids=["en-light-desk", "zh-dark-desk", "en-dark-phone", "zh-light-phone"],
+    [("en", "light", DESKTOP), ("zh", "dark", PHONE)],
+    ids=["en-light-desk", "zh-dark-phone"],
 )
 def test_every_page(
     open_page: OpenPage, house: House, shots: Path, lang: str, theme: Theme, size: tuple[int, int]
@@ -104,8 +106,10 @@ def test_the_card_counts_what_was_routed(open_page: OpenPage, house: House) -> N
     cells = [row.locator("td").all_inner_texts() for row in page.locator(".replicas tbody tr").all()]
     routing = house.warden.routing()
     assert [int(row[1]) for row in cells] == [replica["sticky"] for replica in routing["replicas"]]
-    assert [int(row[7]) for row in cells] == [replica["placed"] for replica in routing["replicas"]]
+    assert [int(row[8]) for row in cells] == [replica["placed"] for replica in routing["replicas"]]
     assert sum(int(row[1]) for row in cells) == CONVERSATIONS * (TURNS - 1)
+    shares = ask(f"{house.warden.console_url}/api/stats/cached?window=1h&model={MODEL}")
+    assert house.counted.cached / house.counted.prompt == pytest.approx(shares["cached_ratio"])
     labels = page.locator(".labels").inner_text()
     assert all(
         re.search(text, labels)
@@ -127,6 +131,37 @@ def test_the_history_says_the_same(open_page: OpenPage, house: House) -> None:
     page.wait_for_selector(".canvas canvas")
     ratio = round(100 * house.counted.cached / house.counted.prompt)
     assert page.locator(".chart-note").first.inner_text() == f"cached {ratio}% over the last hour"
+
+
+def test_a_request_for_a_model_that_is_not_there_leaves_a_trace(open_page: OpenPage, house: House) -> None:
+    body = json.dumps({"model": "no-such-model", "messages": []}).encode()
+    request = urllib.request.Request(
+        f"{house.warden.client_url}/v1/chat/completions", data=body, headers={"Content-Type": "application/json"}
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=10)
+    refused.value.close()
+    page = open_page(f"{house.warden.console_url}/#/requests")
+    page.locator(".own-answers .badge", has_text="404 unknown model 1").wait_for()
+
+
+def test_the_waiting_room_is_set_on_the_page(open_page: OpenPage, house: House) -> None:
+    page = open_page(f"{house.warden.console_url}/#/models/{MODEL}")
+    card = page.locator(".waiting-room")
+    card.get_by_text("open: nobody is held").wait_for()
+    assert card.get_by_label("Automatic").is_checked()
+    card.get_by_label("Tail").check()
+    longest = card.get_by_label("Longest wait (s)")
+    longest.fill("60")
+    longest.press("Enter")
+    page.wait_for_function("() => document.querySelector('.waiting-room input[type=number]').value === '60'")
+    card.get_by_label("Off", exact=True).check()
+    card.get_by_text("Off: every request goes at once").wait_for()
+    admission = house.warden.routing()["admission"]
+    assert (admission["mode"], admission["prefer"], admission["max_wait_s"]) == ("off", "tail", 60.0)
+    card.get_by_label("Automatic").check()
+    card.get_by_label("Balanced").check()
+    page.wait_for_function("() => document.querySelector('.choices .chosen dt')?.textContent === 'Balanced'")
 
 
 def test_a_conversation_is_explained(open_page: OpenPage, house: House) -> None:

@@ -22,11 +22,22 @@ export interface Session {
   speed: number;
 }
 
+export type Params = Record<string, string | number>;
+
 export interface Warning {
   code: string;
   level?: Level;
   text: string;
   what_to_do: string | null;
+  // The numbers and names of the text, for another language.
+  params?: Params;
+}
+
+// What the warden answered itself, so that no request row tells of it.
+export interface OwnAnswer {
+  status: number;
+  code: string;
+  count: number;
 }
 
 export interface OverviewModel {
@@ -47,6 +58,7 @@ export interface OverviewModel {
 export interface Overview {
   models: OverviewModel[];
   ledger_trouble: string | null;
+  own_answers?: OwnAnswer[];
 }
 
 export interface ReplicaRow {
@@ -69,15 +81,39 @@ export interface ReplicaRow {
   waiting: number | null;
   kv_used_ratio: number | null;
   prefix_hit_ratio: number | null;
+  // Conversations with a place in the waiting room's books, and what those places hold; null: there is no room.
+  residents?: number | null;
+  reserved_tokens?: number | null;
 }
 
+export const PREFERENCES = ["balanced", "median", "tail"] as const;
+export type Preference = (typeof PREFERENCES)[number];
+
+// The waiting room. A warden that does not have it says mode "off" and nothing of the rest.
 export interface Admission {
-  mode: string;
+  mode: "auto" | "off";
   engaged: boolean;
   waiting: number;
   room_for: number | null;
-  prefer?: string;
+  prefer?: Preference;
   max_wait_s?: number;
+  longest_wait_s?: number | null;
+  residents?: number | null;
+  reserved_tokens?: number | null;
+  // Context of the conversations in use over what the replicas hold.
+  demand_ratio?: number | null;
+  wait_expired?: number | null;
+  why?: string | null;
+  why_code?: string | null;
+  // The pause between two turns that a quarter of the pauses exceeds.
+  gap_s?: number | null;
+  tier_tokens?: number | null;
+  tier_advice?: TierAdvice | null;
+}
+
+export interface TierAdvice {
+  needed_tokens_per_replica: number;
+  needed_gib_per_replica: number | null;
 }
 
 export interface PinLine {
@@ -190,7 +226,7 @@ export interface Conversation {
   turns: number;
   context_tokens: number | null;
   cached_ratio_last: number | null;
-  state: "running" | "idle" | "dormant";
+  state: "waiting" | "running" | "idle" | "dormant";
   in_flight: number;
   last_used: number | null;
   model?: string;
@@ -224,6 +260,8 @@ export interface Turn {
   waited_s: number;
   first_byte_s: number | null;
   duration_s: number;
+  // Absent: an older warden, which does not say.
+  streamed?: boolean;
   prompt_tokens: number | null;
   cached_tokens: number | null;
   computed_tokens?: number | null;
@@ -253,6 +291,12 @@ export interface ConversationDetail {
   children: Conversation[];
   turns: Turn[];
   recomputed_by_cause: Record<string, number>;
+}
+
+// What of the prompts was cached, by the engines' own count of the requests that ended in a stretch of time.
+export interface CachedShares {
+  cached_ratio: number | null;
+  replicas: { replica: string; cached_ratio: number | null; prompt_tokens: number }[];
 }
 
 export interface PrefixBreaker {
@@ -285,6 +329,8 @@ export interface ApiKey {
   requests_24h: number | null;
   prompt_tokens_24h: number | null;
   completion_tokens_24h: number | null;
+  // null: all of them.
+  models?: string[] | null;
 }
 
 export interface SettingItem {

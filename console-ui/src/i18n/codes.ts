@@ -14,11 +14,15 @@ export const WHYS = [
   "stalled",
   "awaited",
   "last_turn",
+  "room",
   "response",
   "affinity_off",
   "rank_ignored",
 ] as const;
 export type Why = (typeof WHYS)[number];
+
+export const ROOM_WHYS = ["engaged", "open", "no_capacity", "gaps", "kept"] as const;
+export type RoomWhy = (typeof ROOM_WHYS)[number];
 
 export const CAUSES = [
   "extends",
@@ -51,6 +55,7 @@ export const CHECKS = [
   "engine_stopping",
   "engine_stopped",
   "engine_outdated",
+  "orphan",
   "no_metrics",
   "stale_metrics",
   "pin_failed",
@@ -60,6 +65,9 @@ export const CHECKS = [
   "drained",
   "restart_failed",
   "max_num_seqs",
+  "affinity_off",
+  "waiting_room",
+  "cpu_tier",
   "context_too_large",
   "contexts_do_not_fit",
   "no_session_id",
@@ -71,11 +79,43 @@ export const CHECKS = [
 ] as const;
 export type CheckCode = (typeof CHECKS)[number];
 
+// Answers of the warden's own, by the code in their envelope.
+export const OWN_CODES = [
+  "model_not_found",
+  "not_found",
+  "invalid_api_key",
+  "invalid_json",
+  "model_missing",
+  "model_invalid",
+  "invalid_replica",
+  "previous_response_not_found",
+  "request_too_large",
+  "unsupported_coding",
+  "invalid_coding",
+  "malformed",
+  "foreign_page",
+  "unknown_expectation",
+  "head_too_large",
+  "unknown_version",
+  "invalid_request",
+  "shutting_down",
+  "overloaded",
+] as const;
+export type OwnCode = (typeof OWN_CODES)[number];
+
 export const CLIENTS = ["claude-code", "codex", "opencode", "openai", "anthropic", "curl", "other"] as const;
 export type ClientKind = (typeof CLIENTS)[number];
 
 export const KINDS = ["main", "subagent", "auxiliary", "compaction"] as const;
 export type RequestKind = (typeof KINDS)[number];
+
+// The numbers that the words of the waiting room may use; null: not known.
+export interface RoomNumbers {
+  // "142%" of what the caches hold.
+  demand: string | null;
+  gap: string;
+  tier: string | null;
+}
 
 // The numbers that the words of a decision may use, already written for people.
 export interface WhyNumbers {

@@ -1,9 +1,9 @@
 // English words for the codes that the API sends.
 
 import type { Decision, EnginePhase, ModelState, Operation, Outcome, PinVerdict, ReplicaState } from "../api/types";
-import type { CheckCode, ClientKind, RequestKind } from "./codes";
+import type { CheckCode, ClientKind, OwnCode, RequestKind } from "./codes";
 
-export const decision: Record<Decision | "refused", string> = {
+export const decision: Record<Decision | "refused" | "left", string> = {
   placed: "Placed",
   sticky: "Sticky",
   spilled: "Spilled",
@@ -12,16 +12,18 @@ export const decision: Record<Decision | "refused", string> = {
   balanced: "Balanced",
   unrouted: "Unrouted",
   refused: "Refused",
+  left: "Left",
 };
-export const decisionMeans: Record<Decision | "refused", string> = {
+export const decisionMeans: Record<Decision | "refused" | "left", string> = {
   placed: "A new conversation, put on the least loaded replica.",
   sticky: "A later turn that went to the replica which has read the conversation before.",
   spilled: "Its home was above the spill threshold, so another replica took this turn.",
   client_pinned: "The client named the replica itself.",
-  rehomed: "Its home was lost or drained; it got a new one.",
+  rehomed: "Its home was lost or drained, or no longer held its context; it got a new one.",
   balanced: "No conversation was recognised, or an auxiliary call: least loaded, nothing remembered.",
   unrouted: "No replica was chosen by the warden: affinity is off, or the endpoint ignores the choice.",
-  refused: "Not forwarded: no replica could take it.",
+  refused: "Not forwarded: no replica could take it, or the waiting room was full.",
+  left: "Not forwarded: the client left before, while it waited.",
 };
 export const outcome: Record<Outcome, string> = {
   ok: "OK",
@@ -71,7 +73,7 @@ export const opStep: Record<NonNullable<Operation["step"]>, string> = {
 };
 
 export const checks: Record<CheckCode, { title: string; todo: string }> = {
-  replicas: { title: "Not every replica takes requests", todo: "Look at the engines below: each says what it is doing." },
+  replicas: { title: "Not every replica takes requests", todo: "Look at the engines on the model's page: each says what it is doing." },
   panic: {
     title: "The probes of all engines fail",
     todo: "Requests are tried all the same. Look what stands between the warden and the engines, and whether they are overloaded.",
@@ -87,6 +89,10 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   engine_stopping: { title: "An engine is stopping", todo: "Wait." },
   engine_stopped: { title: "An engine is stopped", todo: "Press Restart to start it." },
   engine_outdated: { title: "An engine runs with an older command", todo: "A rolling restart applies the new one." },
+  orphan: {
+    title: "Old processes cannot be ended",
+    todo: "They may hold GPUs. Look at them on the host with ps and nvidia-smi.",
+  },
   no_metrics: {
     title: "An engine shows no metrics",
     todo: "Start vLLM without --disable-log-stats, and let /metrics through to the warden.",
@@ -108,11 +114,26 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
     title: "A replica has work and makes no progress",
     todo: "It gets no new conversations. If it does not recover, restart its engine.",
   },
-  drained: { title: "A replica was taken out", todo: "It gets nothing new. Press Put back in its row when it may serve again." },
+  drained: {
+    title: "A replica was taken out",
+    todo: "It gets nothing new. Press Put back in its row on the model's page when it may serve again.",
+  },
   restart_failed: { title: "The last restart ended early", todo: "Mend the cause and begin it again." },
   max_num_seqs: {
     title: "max_num_seqs is not known",
-    todo: "The spill threshold is only a guess. Set max_num_seqs under [models.engine], or set the threshold below.",
+    todo: "The spill threshold is only a guess. Set max_num_seqs under [models.engine], or set the threshold on the model's page.",
+  },
+  affinity_off: {
+    title: "Affinity is off",
+    todo: "If that is not meant, press the switch Affinity on the model's page. What is changed there holds over a restart.",
+  },
+  waiting_room: {
+    title: "The waiting room holds requests back",
+    todo: "More agents are at work than the caches hold. Fewer at a time, more replicas, or a CPU tier (kv_offload_gib) end the waiting.",
+  },
+  cpu_tier: {
+    title: "A CPU tier would help",
+    todo: "Set kv_offload_gib under [models.engine], or vLLM's --kv-offloading-size; the card Waiting room says how large.",
   },
   context_too_large: {
     title: "A context may grow beyond one cache",
@@ -134,4 +155,30 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   ledger_dropped: { title: "Rows of the history were lost", todo: "Give the data folder a faster disk, or raise storage.max_queued_rows." },
   data_loop: { title: "The part that relays requests stands still", todo: "Restart the warden. Its log says where it stood." },
   console_open: { title: "The console can be reached from elsewhere", todo: "Set a password, or bind it to 127.0.0.1 and use a tunnel." },
+};
+
+// The server's own sentences are English; a translation stands here by the check's code, with {names} of the parameters
+// that the server sends; with ".ok" after it for how all being well is said.
+export const checkTexts: Partial<Record<string, string>> = {};
+
+export const ownCodes: Record<OwnCode, string> = {
+  model_not_found: "unknown model",
+  not_found: "no such path",
+  invalid_api_key: "key missing or wrong",
+  invalid_json: "body is no JSON object",
+  model_missing: "no model named",
+  model_invalid: "model is no string",
+  invalid_replica: "no such replica",
+  previous_response_not_found: "previous response not known",
+  request_too_large: "body too large",
+  unsupported_coding: "unknown compression",
+  invalid_coding: "broken compression",
+  malformed: "not valid HTTP",
+  foreign_page: "web page of another origin",
+  unknown_expectation: "unknown expectation",
+  head_too_large: "head too large",
+  unknown_version: "unknown HTTP version",
+  invalid_request: "invalid request",
+  shutting_down: "shutting down",
+  overloaded: "too much at once",
 };

@@ -10,6 +10,7 @@ export const why: {
   rehomed: Words;
   balanced: Words;
   refused: string;
+  left: string;
   compared: (n: { replica: string; count: string; score: string; next: string; nextScore: string }) => string;
   comparedShort: (n: { replica: string; count: string }) => string;
   noReplica: string;
@@ -30,6 +31,7 @@ export const why: {
     stalled: (n) => `Its home ${n.home} has work and makes no progress; ${n.replica} took this turn.`,
     awaited: (n) => `Its home ${n.home} had not been heard of since the warden started; ${n.replica} took this turn.`,
     last_turn: (n) => `It went to ${n.replica}, where the conversation's last turn went.`,
+    room: (n) => `It waited for a place; its home ${n.home} no longer held its context, and ${n.replica} had room.`,
     response: (n) => `It continues a response that only the engine of ${n.replica} keeps.`,
     affinity_off: () => "Affinity was off: the engine's own balancer decided.",
     rank_ignored: () => "This endpoint ignores the choice of a replica: the engine's own balancer decided.",
@@ -37,7 +39,8 @@ export const why: {
   placed: (n) => `New conversation: ${n.compared}.`,
   rehomed: (n) => `Its home ${n.home} was lost or drained; new home: ${n.compared}.`,
   balanced: (n) => `No conversation to keep: ${n.compared}.`,
-  refused: "Not forwarded: no replica could take it.",
+  refused: "Not forwarded: no replica could take it, or the waiting room was full.",
+  left: "Not forwarded: the client left before, while it waited.",
   compared: (n) => `${n.replica} was the least loaded of ${n.count} (score ${n.score}; next ${n.next} with ${n.nextScore})`,
   comparedShort: (n) => `${n.replica} was the least loaded${n.count ? ` of ${n.count}` : ""}`,
   noReplica: "the engine's choice",

@@ -1,9 +1,9 @@
 // 接口代码的中文说明。
 
 import type { Decision, EnginePhase, ModelState, Operation, Outcome, PinVerdict, ReplicaState } from "../api/types";
-import type { CheckCode, ClientKind, RequestKind } from "./codes";
+import type { CheckCode, ClientKind, OwnCode, RequestKind } from "./codes";
 
-export const decision: Record<Decision | "refused", string> = {
+export const decision: Record<Decision | "refused" | "left", string> = {
   placed: "新放置",
   sticky: "留在原副本",
   spilled: "溢出",
@@ -12,16 +12,18 @@ export const decision: Record<Decision | "refused", string> = {
   balanced: "均衡",
   unrouted: "未路由",
   refused: "已拒绝",
+  left: "已离开",
 };
-export const decisionMeans: Record<Decision | "refused", string> = {
+export const decisionMeans: Record<Decision | "refused" | "left", string> = {
   placed: "新会话，放到负载最低的副本。",
   sticky: "后续轮次，回到已经读过该会话的副本。",
   spilled: "归属副本超过溢出阈值，这一轮由其他副本处理。",
   client_pinned: "客户端自己指定了副本。",
-  rehomed: "归属副本丢失或被排空，会话有了新的归属。",
+  rehomed: "归属副本丢失、被排空，或已不再持有其上下文，会话有了新的归属。",
   balanced: "未识别出会话，或是辅助请求：发往负载最低的副本，不做绑定。",
   unrouted: "Warden 没有选择副本：亲和已关闭，或该端点忽略副本选择。",
-  refused: "没有转发：没有副本可以处理。",
+  refused: "没有转发：没有副本可以处理，或等候室已满。",
+  left: "没有转发：客户端在等候期间离开了。",
 };
 export const outcome: Record<Outcome, string> = {
   ok: "成功",
@@ -66,7 +68,7 @@ export const opStep: Record<NonNullable<Operation["step"]>, string> = {
 };
 
 export const checks: Record<CheckCode, { title: string; todo: string }> = {
-  replicas: { title: "并非所有副本都在接收请求", todo: "查看下方的引擎，每个引擎都会说明自己的状态。" },
+  replicas: { title: "并非所有副本都在接收请求", todo: "查看模型页面上的引擎，每个引擎都会说明自己的状态。" },
   panic: { title: "所有引擎的探测都失败", todo: "请求仍会尝试发送。检查 Warden 与引擎之间的网络，以及引擎是否过载。" },
   engine_down: { title: "有引擎没有响应", todo: "启动它，或检查为何无法访问。" },
   engine_starting: { title: "有引擎正在启动", todo: "请等待：大模型需要几分钟。日志会显示进度。" },
@@ -76,6 +78,7 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   engine_stopping: { title: "有引擎正在停止", todo: "请等待。" },
   engine_stopped: { title: "有引擎已停止", todo: "点击“重启”来启动它。" },
   engine_outdated: { title: "有引擎仍以旧命令运行", todo: "滚动重启后新命令生效。" },
+  orphan: { title: "旧进程无法结束", todo: "它们可能占用 GPU。请在主机上用 ps 和 nvidia-smi 查看。" },
   no_metrics: { title: "有引擎没有指标", todo: "启动 vLLM 时不要使用 --disable-log-stats，并让 Warden 能访问 /metrics。" },
   stale_metrics: { title: "有引擎的指标已过时", todo: "检查引擎是否过载或网络是否缓慢。Warden 继续使用自己的计数。" },
   pin_failed: {
@@ -88,9 +91,21 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
     todo: "启动 vLLM 时加上 --enable-prompt-tokens-details。在此之前所有提示都算作计算。",
   },
   stalled: { title: "有副本有任务却没有进展", todo: "它不再接收新会话。如果没有恢复，请重启其引擎。" },
-  drained: { title: "有副本被手动移出", todo: "它不再接收新请求。可以服务时，在该行点击“放回”。" },
+  drained: { title: "有副本被手动移出", todo: "它不再接收新请求。可以服务时，在模型页面的该行点击“放回”。" },
   restart_failed: { title: "上一次重启提前结束", todo: "排除原因后重新开始。" },
-  max_num_seqs: { title: "max_num_seqs 未知", todo: "溢出阈值只是猜测。请在 [models.engine] 下设置 max_num_seqs，或在下方设置阈值。" },
+  max_num_seqs: {
+    title: "max_num_seqs 未知",
+    todo: "溢出阈值只是猜测。请在 [models.engine] 下设置 max_num_seqs，或在模型页面上设置阈值。",
+  },
+  affinity_off: { title: "亲和已关闭", todo: "如果不是有意为之，请在模型页面上打开“亲和”开关。在那里更改的内容重启后仍保留。" },
+  waiting_room: {
+    title: "等候室让部分请求等候",
+    todo: "工作中的代理超过缓存所能容纳。减少同时运行的代理，增加副本，或配置 CPU 层（kv_offload_gib），即可不再等候。",
+  },
+  cpu_tier: {
+    title: "CPU 层会有帮助",
+    todo: "在 [models.engine] 下设置 kv_offload_gib，或使用 vLLM 的 --kv-offloading-size；“等候室”卡片会说明所需大小。",
+  },
   context_too_large: { title: "上下文可能超过单个缓存", todo: "用较小的 --max-model-len 启动 vLLM，或给 KV 缓存更多显存。" },
   contexts_do_not_fit: { title: "会话放不进缓存", todo: "减少同时运行的代理，缩短上下文，或增加缓存（CPU 层：kv_offload_gib）。" },
   no_session_id: { title: "许多请求没有会话 id", todo: "按“连接客户端”页面设置客户端，或在 client.session_headers 中写明其请求头。" },
@@ -99,4 +114,26 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   ledger_dropped: { title: "部分历史记录丢失", todo: "为数据目录换更快的磁盘，或提高 storage.max_queued_rows。" },
   data_loop: { title: "转发请求的部分停住了", todo: "重启 Warden。日志会说明停在哪里。" },
   console_open: { title: "控制台可从外部访问", todo: "设置密码，或绑定到 127.0.0.1 并使用隧道。" },
+};
+
+export const ownCodes: Record<OwnCode, string> = {
+  model_not_found: "未知模型",
+  not_found: "没有这个路径",
+  invalid_api_key: "密钥缺失或错误",
+  invalid_json: "正文不是 JSON 对象",
+  model_missing: "没有写明模型",
+  model_invalid: "模型不是字符串",
+  invalid_replica: "没有这个副本",
+  previous_response_not_found: "未知的上一个响应",
+  request_too_large: "正文过大",
+  unsupported_coding: "不支持的压缩",
+  invalid_coding: "压缩数据损坏",
+  malformed: "不是有效的 HTTP",
+  foreign_page: "来自其他来源的网页",
+  unknown_expectation: "未知的 Expect",
+  head_too_large: "请求头过大",
+  unknown_version: "未知的 HTTP 版本",
+  invalid_request: "无效请求",
+  shutting_down: "正在关闭",
+  overloaded: "一时过多",
 };

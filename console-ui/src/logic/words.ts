@@ -1,8 +1,20 @@
 // Puts codes and numbers into sentences of the language that is shown.
 
-import type { Candidate, Decision, ReplicaName, Turn, Warning } from "../api/types";
-import { count, decimal, UNKNOWN } from "../format";
-import { CAUSES, CHECKS, CLIENTS, KINDS, WHYS, type Cause, type CauseWords, type CheckCode, type Why } from "../i18n/codes";
+import type { Candidate, Decision, Params, ReplicaName, Turn, Warning } from "../api/types";
+import { count, dateTime, decimal, percent, unix, UNKNOWN } from "../format";
+import {
+  CAUSES,
+  CHECKS,
+  CLIENTS,
+  KINDS,
+  OWN_CODES,
+  WHYS,
+  type Cause,
+  type CauseWords,
+  type CheckCode,
+  type OwnCode,
+  type Why,
+} from "../i18n/codes";
 import type { Texts } from "../i18n/en";
 
 // The values of the router's own enumeration, where they are not simply the code with blanks.
@@ -19,6 +31,7 @@ const WHY_OF_VALUE: Record<string, Why> = {
   "its home makes no progress": "stalled",
   "its home was not heard of yet since the warden started": "awaited",
   "where its last turn went": "last_turn",
+  "where the waiting room had a place": "room",
   "its engine keeps the response that it continues": "response",
   "this endpoint ignores a rank": "rank_ignored",
 };
@@ -34,12 +47,17 @@ export function replicaName(name: ReplicaName): string {
   return typeof name === "string" ? name : `${name[0]}/${name[1]}`;
 }
 
-type Decided = Pick<Turn, "decision" | "why" | "replica" | "home" | "home_in_flight" | "spill_threshold" | "candidates">;
+type Decided = Pick<Turn, "decision" | "outcome" | "why" | "replica" | "home" | "home_in_flight" | "spill_threshold" | "candidates">;
+
+// What was not sent was refused, or its client left while it waited.
+export function decided(turn: Pick<Turn, "decision" | "outcome">): Decision | "refused" | "left" {
+  return turn.decision ?? (turn.outcome === "cancelled" ? "left" : "refused");
+}
 
 // Why a turn went where it went, with the numbers that the decision used.
 export function whySentence(texts: Texts, turn: Decided): string {
   const words = texts.why;
-  if (turn.decision === null) return words.refused;
+  if (turn.decision === null) return decided(turn) === "left" ? words.left : words.refused;
   const replica = turn.replica ?? words.noReplica;
   const numbers = {
     replica,
@@ -82,11 +100,40 @@ export function causeWords(texts: Texts, code: string): CauseWords {
   return { ...texts.causes.other, title: code.replaceAll("_", " ") };
 }
 
-// A warning in the shown language: its headline, the server's own sentence (English, with the numbers), and what to do.
-export function warningWords(texts: Texts, warning: Warning): { title: string; text: string; todo: string | null } {
-  if (!(CHECKS as readonly string[]).includes(warning.code)) return { title: "", text: warning.text, todo: warning.what_to_do };
+export interface WarningWords {
+  title: string;
+  // With the numbers; the server's own where there is no translation that all its numbers fit into.
+  text: string;
+  english: boolean;
+  todo: string | null;
+}
+
+// A warning or a check in the shown language: its headline, the sentence with the numbers, and what to do.
+export function warningWords(texts: Texts, warning: Warning): WarningWords {
+  const key = warning.level === "ok" ? `${warning.code}.ok` : warning.code;
+  const own = filled(texts.checkTexts[key], warning.params ?? {});
+  const sentence = { text: own ?? warning.text, english: own === null };
+  if (!(CHECKS as readonly string[]).includes(warning.code)) return { title: "", ...sentence, todo: warning.what_to_do };
   const words = texts.checks[warning.code as CheckCode];
-  return { title: words.title, text: warning.text, todo: words.todo };
+  return { title: words.title, ...sentence, todo: words.todo };
+}
+
+// "{engine} does not answer" with the engine's name in it; null: there is no such sentence, or a name in it is not known.
+function filled(template: string | undefined, params: Params): string | null {
+  if (template === undefined) return null;
+  const names = [...template.matchAll(/\{(\w+)\}/g)].map((match) => match[1]!);
+  if (names.some((name) => !(name in params))) return null;
+  return template.replace(/\{(\w+)\}/g, (_, name: string) => paramText(name, params[name]!));
+}
+
+function paramText(name: string, value: string | number): string {
+  if (name === "since") return dateTime(unix(value));
+  if (typeof value === "string") return value;
+  return name === "share" || name.endsWith("_ratio") ? percent(value) : count(value);
+}
+
+export function ownAnswer(texts: Texts, code: string): string {
+  return (OWN_CODES as readonly string[]).includes(code) ? texts.requests.ownCodes[code as OwnCode] : code.replaceAll("_", " ");
 }
 
 export function clientName(texts: Texts, client: string | null): string {
@@ -99,6 +146,11 @@ export function kindName(texts: Texts, kind: string | null): string | null {
   return (KINDS as readonly string[]).includes(kind) ? texts.kind[kind as keyof Texts["kind"]] : kind;
 }
 
-export function decisionName(texts: Texts, decision: Decision | null): string {
-  return texts.decision[decision ?? "refused"];
+// The status says more only where it is that of an error: a stream that was cut had begun with 200.
+export function outcomeText(texts: Texts, turn: Pick<Turn, "outcome" | "status">): string {
+  return turn.status >= 400 ? `${texts.outcome[turn.outcome]} ${turn.status}` : texts.outcome[turn.outcome];
+}
+
+export function decisionName(texts: Texts, turn: Pick<Turn, "decision" | "outcome">): string {
+  return texts.decision[decided(turn)];
 }

@@ -4,6 +4,7 @@ import { query } from "../api/client";
 import type { PrefixBreaker } from "../api/types";
 import { count, percent } from "../format";
 import { texts } from "../i18n";
+import { byCause } from "../logic/breakers";
 import { causeWords, clientName } from "../logic/words";
 import { href, route, setQuery } from "../route";
 import { Empty, LoadError, PageTitle, Scroll, Segmented } from "../ui/basics";
@@ -20,7 +21,7 @@ export function Breakers() {
     `/api/prefix-breakers${query({ model: chosenModel(true), window })}`,
     REFRESH_MS,
   );
-  const items = [...(data?.items ?? [])].sort((a, b) => b.recomputed_tokens - a.recomputed_tokens);
+  const items = data?.items ?? [];
   return (
     <>
       <PageTitle title={words.breakers.title}>{words.breakers.title}</PageTitle>
@@ -37,12 +38,12 @@ export function Breakers() {
       <LoadError error={error} retry={reload} />
       {!data && !error && <Empty>{words.common.loading}</Empty>}
       {data && items.length === 0 && <p class="all-well">{words.breakers.none}</p>}
-      {items.length > 0 && <Table items={items} />}
+      {items.length > 0 && <Table groups={byCause(items)} />}
     </>
   );
 }
 
-function Table(props: { items: PrefixBreaker[] }) {
+function Table(props: { groups: PrefixBreaker[][] }) {
   const words = texts.value;
   const heads = words.breakers.columns;
   return (
@@ -65,35 +66,46 @@ function Table(props: { items: PrefixBreaker[] }) {
               <th scope="col">{heads.example}</th>
             </tr>
           </thead>
-          <tbody>
-            {props.items.map((item) => {
-              const cause = causeWords(words, item.cause);
-              return (
-                <tr key={`${item.cause}${item.client}`}>
-                  <th scope="row" class="cause">
-                    <b>{cause.title}</b>
-                    <span class="cause-means">{cause.means}</span>
-                    <span class="cause-todo">→ {cause.todo}</span>
-                  </th>
-                  <td>{clientName(words, item.client)}</td>
-                  <td class="right">{count(item.turns)}</td>
-                  <td class="right strong">{count(item.recomputed_tokens)}</td>
-                  <td class="right">{percent(item.share_of_prompt, 1)}</td>
-                  <td>
-                    {item.example ? (
-                      <a class="mono" href={href(["conversations", item.example])}>
-                        {item.example.slice(0, 8)}
-                      </a>
-                    ) : (
-                      "–"
-                    )}
-                  </td>
-                </tr>
-              );
-            })}
-          </tbody>
+          {props.groups.map((group) => (
+            <tbody key={group[0]!.cause}>
+              {group.map((item, index) => (
+                <Row key={item.client} item={item} rowsOfCause={index ? 0 : group.length} />
+              ))}
+            </tbody>
+          ))}
         </table>
       </Scroll>
     </section>
+  );
+}
+
+// What changed stands once, before all the clients that it happened to.
+function Row(props: { item: PrefixBreaker; rowsOfCause: number }) {
+  const words = texts.value;
+  const { item } = props;
+  const cause = causeWords(words, item.cause);
+  return (
+    <tr>
+      {props.rowsOfCause > 0 && (
+        <th scope="rowgroup" rowSpan={props.rowsOfCause} class="cause">
+          <b>{cause.title}</b>
+          <span class="cause-means">{cause.means}</span>
+          <span class="cause-todo">→ {cause.todo}</span>
+        </th>
+      )}
+      <td>{clientName(words, item.client)}</td>
+      <td class="right">{count(item.turns)}</td>
+      <td class="right strong">{count(item.recomputed_tokens)}</td>
+      <td class="right">{percent(item.share_of_prompt, 1)}</td>
+      <td>
+        {item.example ? (
+          <a class="mono" href={href(["conversations", item.example])}>
+            {item.example.slice(0, 8)}
+          </a>
+        ) : (
+          "–"
+        )}
+      </td>
+    </tr>
   );
 }

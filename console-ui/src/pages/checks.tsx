@@ -1,16 +1,13 @@
 // What lmwarden doctor looks at.
 
-import type { Level } from "../api/types";
+import type { Level, Warning } from "../api/types";
 import { texts } from "../i18n";
 import { warningWords } from "../logic/words";
 import { Badge, Button, Empty, English, LoadError, PageTitle, type Tone } from "../ui/basics";
 import { useResource } from "../ui/hooks";
 
-interface Check {
-  code: string;
+interface Check extends Warning {
   level: Level;
-  text: string;
-  what_to_do: string | null;
   model: string | null;
   engine: string | null;
 }
@@ -34,13 +31,13 @@ export function Checks() {
       {data && (
         <ul class="card checks">
           {checks.map((check, index) => {
-            const { title, text, todo } = warningWords(words, check);
+            const { title, text, english, todo } = warningWords(words, check);
             return (
               <li key={`${check.code}${index}`}>
                 <Badge tone={TONE[check.level]}>{levels[check.level]}</Badge>
                 <div>
                   {title && check.level !== "ok" && <b>{title} </b>}
-                  <English>{text}</English>
+                  {english ? <English>{text}</English> : text}
                   {check.level !== "ok" && todo && <div class="warning-todo">→ {todo}</div>}
                 </div>
                 {check.model && <span class="muted">{check.model}</span>}

@@ -122,7 +122,7 @@ function Tick(props: { connect: ConnectTexts }) {
           {words.connect.arrived(
             clientName(words, first.client),
             first.replica ?? "–",
-            decisionName(words, first.decision),
+            decisionName(words, first),
             clock(first.finished_at),
           )}
         </>

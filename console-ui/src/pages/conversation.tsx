@@ -4,12 +4,13 @@ import { useState } from "preact/hooks";
 import type { Candidate, Conversation, ConversationDetail, Turn } from "../api/types";
 import { compact, count, decimal, percent, seconds, when } from "../format";
 import { texts } from "../i18n";
-import { mostly, parts, promptParts, slowFrom } from "../logic/timing";
+import { completionTokens, mostly, PARTS, parts, promptParts, slowFrom, waitIsNoticed } from "../logic/timing";
 import { flatten } from "../logic/tree";
-import { byScore, causeWords, clientName, kindName, replicaName, whySentence } from "../logic/words";
+import { byScore, causeWords, clientName, decided, kindName, outcomeText, replicaName, whySentence } from "../logic/words";
 import { href } from "../route";
 import { Badge, Card, Dot, Empty, LoadError, Meter, PageTitle, Scroll, type Tone } from "../ui/basics";
 import { useResource } from "../ui/hooks";
+import { TimeBar, timeWords } from "../ui/time-bar";
 import { ConversationName, STATE_TONE } from "./conversations";
 import { Figure } from "./overview";
 
@@ -24,6 +25,7 @@ export const DECISION_TONE: Record<string, Tone> = {
   spilled: "warning",
   rehomed: "warning",
   refused: "fault",
+  left: "quiet",
 };
 
 export function ConversationPage(props: { id: string }) {
@@ -144,36 +146,27 @@ function Timeline(props: { turns: Turn[]; all: number }) {
   const [shown, setShown] = useState(FIRST_TURNS);
   const slowS = slowFrom(props.turns.map((turn) => turn.duration_s));
   const longest = Math.max(1, ...props.turns.map((turn) => turn.prompt_tokens ?? 0));
+  const longestS = Math.max(0, ...props.turns.map((turn) => turn.duration_s));
+  const there = PARTS.filter((name) => props.turns.some((turn) => parts(turn).some((part) => part.name === name)));
+  const unmeasured = props.turns.some((turn) => turn.prompt_tokens !== null && turn.cached_tokens === null);
   return (
     <Card title={words.conversation.timeline}>
       <div class="legend">
-        <span class="legend-item">
-          <span class="swatch cached" aria-hidden="true" />
-          {words.stats.cached}
-        </span>
-        <span class="legend-item">
-          <span class="swatch computed" aria-hidden="true" />
-          {words.stats.computed}
-        </span>
-        <span class="legend-item">
-          <span class="swatch waited" aria-hidden="true" />
-          {words.conversation.timing.waited}
-        </span>
-        <span class="legend-item">
-          <span class="swatch first" aria-hidden="true" />
-          {words.conversation.timing.first}
-        </span>
-        <span class="legend-item">
-          <span class="swatch decode" aria-hidden="true" />
-          {words.conversation.timing.decode}
-        </span>
+        <Swatch name="cached" label={words.stats.cached} />
+        <Swatch name="computed" label={words.stats.computed} />
+        {unmeasured && <Swatch name="unmeasured" label={words.conversation.unknownPart} />}
+        {there.map((name) => (
+          <Swatch key={name} name={name} label={words.conversation.timing[name]} />
+        ))}
       </div>
+      <p class="hint">{words.conversation.scale(count(longest), seconds(longestS))}</p>
       <ol class="timeline">
         {props.turns.slice(0, shown).map((turn) => (
           <TurnItem
             key={`${turn.finished_at}${turn.endpoint}${turn.replica}`}
             turn={turn}
             longest={longest}
+            longestS={longestS}
             slow={turn.duration_s >= slowS}
           />
         ))}
@@ -188,10 +181,19 @@ function Timeline(props: { turns: Turn[]; all: number }) {
   );
 }
 
-function TurnItem(props: { turn: Turn; longest: number; slow: boolean }) {
+function Swatch(props: { name: string; label: string }) {
+  return (
+    <span class="legend-item">
+      <span class={`swatch ${props.name}`} aria-hidden="true" />
+      {props.label}
+    </span>
+  );
+}
+
+function TurnItem(props: { turn: Turn; longest: number; longestS: number; slow: boolean }) {
   const words = texts.value;
   const { turn } = props;
-  const decision = turn.decision ?? "refused";
+  const decision = decided(turn);
   return (
     <li class="turn">
       <div class="turn-head">
@@ -200,19 +202,17 @@ function TurnItem(props: { turn: Turn; longest: number; slow: boolean }) {
         <Badge tone={DECISION_TONE[decision] ?? "quiet"} title={words.decisionMeans[decision]}>
           {words.decision[decision]}
         </Badge>
-        {turn.outcome !== "ok" && (
-          <Badge tone="fault">
-            {words.outcome[turn.outcome]} {turn.status || ""}
-          </Badge>
-        )}
+        {turn.outcome !== "ok" && <Badge tone={turn.outcome === "cancelled" ? "quiet" : "fault"}>{outcomeText(words, turn)}</Badge>}
         {turn.retried && <Badge tone="warning">{words.conversation.retried}</Badge>}
         <span class="muted mono turn-endpoint">{turn.endpoint}</span>
       </div>
-      <p class="turn-why">{whySentence(words, turn)}</p>
+      <p class="turn-why">
+        {whySentence(words, turn)} {waitIsNoticed(turn) && words.conversation.waitedFor(seconds(turn.waited_s))}
+      </p>
       <PrefixNote turn={turn} />
       <div class="turn-bars">
         <PromptBar turn={turn} longest={props.longest} />
-        <TimeBar turn={turn} />
+        <TurnTime turn={turn} longestS={props.longestS} />
       </div>
       {props.slow && <SlowNote turn={turn} />}
       {turn.candidates && turn.candidates.length > 0 && <Candidates candidates={turn.candidates} chosen={turn.replica} />}
@@ -244,46 +244,47 @@ function PrefixNote(props: { turn: Turn }) {
 }
 
 function PromptBar(props: { turn: Turn; longest: number }) {
-  const words = texts.value;
+  const words = texts.value.conversation;
   const prompt = promptParts(props.turn);
+  const completion = completionTokens(props.turn);
+  const generated = completion === null ? words.completionUnknown : words.completion(count(completion));
   if (!prompt)
     return (
       <p class="turn-line muted">
-        {words.conversation.prompt}: {words.conversation.notMeasured}
+        {words.prompt}: {words.notMeasured}
       </p>
     );
   const share = (tokens: number): string => `${(tokens / props.longest) * 100}%`;
-  const text = `${words.conversation.cachedComputed(count(prompt.cached), count(prompt.computed))} · ${words.conversation.completion(count(props.turn.completion_tokens))}`;
+  const read =
+    prompt.cached === null || prompt.computed === null
+      ? words.cachedUnknown(count(prompt.prompt))
+      : words.cachedComputed(count(prompt.cached), count(prompt.computed));
+  const text = `${read} · ${generated}`;
   return (
     <div class="turn-line">
-      <span class="bar" role="img" aria-label={`${words.conversation.prompt}: ${text}`}>
-        <span class="cached" style={{ width: share(prompt.cached) }} />
-        <span class="computed" style={{ width: share(prompt.computed) }} />
+      <span class="bar" role="img" aria-label={`${words.prompt}: ${text}`}>
+        {prompt.cached === null || prompt.computed === null ? (
+          <span class="unmeasured" style={{ width: share(prompt.prompt) }} />
+        ) : (
+          <>
+            {prompt.cached > 0 && <span class="cached" style={{ width: share(prompt.cached) }} />}
+            {prompt.computed > 0 && <span class="computed" style={{ width: share(prompt.computed) }} />}
+          </>
+        )}
       </span>
       <span class="bar-text">{text}</span>
     </div>
   );
 }
 
-function TimeBar(props: { turn: Turn }) {
-  const words = texts.value.conversation;
+function TurnTime(props: { turn: Turn; longestS: number }) {
   const { turn } = props;
-  const split = parts(turn);
-  const share = (value: number | null): string => `${((value ?? 0) / Math.max(turn.duration_s, 1e-9)) * 100}%`;
-  const text = [
-    ...(split.waited > 0 ? [`${words.timing.waited} ${seconds(split.waited)}`] : []),
-    `${words.timing.first} ${seconds(split.first)}`,
-    `${words.timing.decode} ${seconds(split.decode)}`,
-  ].join(" · ");
+  const title = turn.streamed === false ? { title: texts.value.conversation.notSplit } : {};
   return (
-    <div class="turn-line">
-      <span class="bar" role="img" aria-label={text}>
-        <span class="waited" style={{ width: share(split.waited) }} />
-        <span class="first" style={{ width: share(split.first) }} />
-        <span class="decode" style={{ width: share(split.decode) }} />
-      </span>
+    <div class="turn-line" {...title}>
+      <TimeBar turn={turn} longestS={props.longestS} />
       <span class="bar-text">
-        <b>{seconds(turn.duration_s)}</b> = {text}
+        <b>{seconds(turn.duration_s)}</b> = {timeWords(turn)}
       </span>
     </div>
   );

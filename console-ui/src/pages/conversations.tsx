@@ -15,7 +15,7 @@ import type { Texts } from "../i18n/en";
 const REFRESH_MS = 2000;
 const SORTS = ["last_used", "context", "turns"] as const;
 type Sort = (typeof SORTS)[number];
-export const STATE_TONE: Record<Conversation["state"], Tone> = { running: "ok", idle: "info", dormant: "quiet" };
+export const STATE_TONE: Record<Conversation["state"], Tone> = { waiting: "warning", running: "ok", idle: "info", dormant: "quiet" };
 
 export function Conversations() {
   const words = texts.value;

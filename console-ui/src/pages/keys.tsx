@@ -9,6 +9,7 @@ import { href } from "../route";
 import { Button, Card, CopyButton, Empty, LoadError, Note, PageTitle, Scroll } from "../ui/basics";
 import { Confirm, Dialog, run } from "../ui/dialog";
 import { useResource } from "../ui/hooks";
+import { modelNames } from "../ui/model-select";
 
 const REFRESH_MS = 10_000;
 const NAME = /^[A-Za-z0-9._-]{1,64}$/;
@@ -18,9 +19,9 @@ export function Keys() {
   const keys = useResource<{ items: ApiKey[] }>("/api/keys", REFRESH_MS);
   const [made, setMade] = useState<{ name: string; key: string } | null>(null);
   const [revoking, setRevoking] = useState<string | null>(null);
-  const create = (name: string): Promise<boolean> =>
+  const create = (name: string, models: string[] | null): Promise<boolean> =>
     run(async () => {
-      setMade(await change<{ name: string; key: string }>("POST", "/api/keys", { name }));
+      setMade(await change<{ name: string; key: string }>("POST", "/api/keys", models === null ? { name } : { name, models }));
       keys.reload();
     });
   const revoke = (name: string): void => void run(() => change("DELETE", `/api/keys/${encodeURIComponent(name)}`)).then(keys.reload);
@@ -47,12 +48,17 @@ export function Keys() {
   );
 }
 
-function Create(props: { onCreate: (name: string) => Promise<boolean> }) {
+function Create(props: { onCreate: (name: string, models: string[] | null) => Promise<boolean> }) {
   const words = texts.value.keys;
   const [name, setName] = useState("");
+  // null: all models, also those that will be served later.
+  const [models, setModels] = useState<string[] | null>(null);
+  const valid = NAME.test(name) && models?.length !== 0;
   const submit = async (event: Event): Promise<void> => {
     event.preventDefault();
-    if (NAME.test(name) && (await props.onCreate(name))) setName("");
+    if (!valid || !(await props.onCreate(name, models))) return;
+    setName("");
+    setModels(null);
   };
   return (
     <form class="create-key" onSubmit={(event) => void submit(event)}>
@@ -68,13 +74,38 @@ function Create(props: { onCreate: (name: string) => Promise<boolean> }) {
           onInput={(event) => setName(event.currentTarget.value)}
         />
       </label>
-      <Button type="submit" kind="primary" disabled={!NAME.test(name)}>
+      <Scope models={models} onChange={setModels} />
+      <Button type="submit" kind="primary" disabled={!valid}>
         {words.create}
       </Button>
       <span class="hint" id="key-hint">
         {words.nameHint}
       </span>
     </form>
+  );
+}
+
+function Scope(props: { models: string[] | null; onChange: (models: string[] | null) => void }) {
+  const words = texts.value.keys;
+  const served = modelNames();
+  if (served.length < 2) return null;
+  const { models } = props;
+  const tick = (name: string, on: boolean): void =>
+    props.onChange((models ?? []).filter((other) => other !== name).concat(on ? [name] : []));
+  return (
+    <fieldset class="scope">
+      <legend class="field-label">{words.models}</legend>
+      <label class="check">
+        <input type="checkbox" checked={models === null} onChange={(event) => props.onChange(event.currentTarget.checked ? null : [])} />{" "}
+        {words.allModels}
+      </label>
+      {models !== null &&
+        served.map((name) => (
+          <label key={name} class="check">
+            <input type="checkbox" checked={models.includes(name)} onChange={(event) => tick(name, event.currentTarget.checked)} /> {name}
+          </label>
+        ))}
+    </fieldset>
   );
 }
 
@@ -86,6 +117,7 @@ function Table(props: { items: ApiKey[]; onRevoke: (name: string) => void }) {
         <thead>
           <tr>
             <th scope="col">{words.name}</th>
+            <th scope="col">{words.models}</th>
             <th scope="col">{words.created}</th>
             <th scope="col">{words.lastUsed}</th>
             <th scope="col" class="right">
@@ -108,6 +140,7 @@ function Table(props: { items: ApiKey[]; onRevoke: (name: string) => void }) {
               <th scope="row">
                 <a href={href(["requests"], { key: key.name })}>{key.name}</a>
               </th>
+              <td>{key.models?.join(", ") ?? <span class="muted">{words.allModels}</span>}</td>
               <td>{dateTime(unix(key.created_at))}</td>
               <td>{key.last_used_at === null ? words.never : when(key.last_used_at)}</td>
               <td class="right">{count(key.requests_24h)}</td>

@@ -8,7 +8,7 @@ import { compact, count, percent, rate } from "../format";
 import { texts } from "../i18n";
 import { snapshot } from "../live";
 import { href } from "../route";
-import { Dot, Empty, Note, English, PageTitle, type Tone } from "../ui/basics";
+import { Badge, Dot, Empty, Note, English, PageTitle, type Tone } from "../ui/basics";
 import { useResource } from "../ui/hooks";
 import { Warnings } from "../ui/warnings";
 
@@ -50,6 +50,11 @@ function ModelCard(props: { model: OverviewModel; detail: ModelDetail | null }) 
           <span class={`state ${STATE_TONE[model.state]}`}>
             <Dot tone={STATE_TONE[model.state]} /> {words.state.model[model.state]}
           </span>
+          {detail?.routing.admission.engaged && (
+            <a href={where}>
+              <Badge tone="warning">{words.room.chip(count(detail.routing.admission.waiting))}</Badge>
+            </a>
+          )}
           <span class="muted">{words.overview.ready(count(model.replicas_ready), count(model.replicas))}</span>
         </div>
       </header>
@@ -57,7 +62,7 @@ function ModelCard(props: { model: OverviewModel; detail: ModelDetail | null }) 
         <Figure
           label={words.overview.inFlight}
           value={count(model.in_flight)}
-          note={model.waiting ? `${count(model.waiting)} ${words.overview.waiting}` : ""}
+          note={model.waiting ? words.overview.waiting(count(model.waiting)) : ""}
         />
         <Figure
           label={words.overview.promptRate}

@@ -10,18 +10,15 @@ export function Warnings(props: { warnings: readonly Warning[] }) {
   return (
     <ul class="warnings">
       {props.warnings.map((warning, index) => {
-        const { title, text, todo } = warningWords(texts.value, warning);
+        const { title, text, english, todo } = warningWords(texts.value, warning);
+        const sentence = english ? <English>{text}</English> : text;
         const fault = warning.level === "fault";
         return (
           <li key={`${warning.code}${index}`} class={`note ${fault ? "fault" : "warning"}`}>
             <strong>
-              <span class="warning-level">{fault ? words.fault : words.warning}</span> {title || <English>{text}</English>}
+              <span class="warning-level">{fault ? words.fault : words.warning}</span> {title || sentence}
             </strong>
-            {title && (
-              <span class="warning-text">
-                <English>{text}</English>
-              </span>
-            )}
+            {title && <span class="warning-text">{sentence}</span>}
             {todo && <span class="warning-todo">→ {todo}</span>}
           </li>
         );

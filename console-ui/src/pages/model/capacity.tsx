@@ -1,9 +1,9 @@
-// How much the caches hold and how much more fits, and who waits for a place.
+// How much the caches hold and how much more fits.
 
 import type { ModelDetail } from "../../api/types";
 import { compact, count, percent } from "../../format";
 import { texts } from "../../i18n";
-import { Badge, Card, Meter, Note } from "../../ui/basics";
+import { Card, Meter, Note } from "../../ui/basics";
 
 export function capacityTokens(model: ModelDetail): number | null {
   const known = model.routing.replicas.map((row) => row.kv_cache_tokens);
@@ -24,34 +24,11 @@ export function CapacityCard(props: { model: ModelDetail }) {
         text={ratio === null ? words.heldOnly(compact(held)) : `${percent(ratio)}: ${words.heldOf(compact(held), compact(capacity))}`}
         label={words.capacity}
       />
-      {ratio !== null && ratio > 1 && <Note tone="warning">{words.full}</Note>}
+      {ratio !== null && ratio > 1 && <Note tone="warning">{model.routing.admission.engaged ? words.fullHeld : words.full}</Note>}
       <p class="room">
         {model.room_for === null || model.room_for === undefined ? words.roomUnknown : words.roomFor(count(model.room_for))}{" "}
         {model.mean_context_tokens ? words.meanContext(compact(model.mean_context_tokens)) : ""}
       </p>
-      <WaitingRoom model={model} />
     </Card>
-  );
-}
-
-// Until the warden has a waiting room, its admission says only "off".
-function WaitingRoom(props: { model: ModelDetail }) {
-  const words = texts.value.model;
-  const admission = props.model.routing.admission;
-  const text =
-    admission.mode === "off"
-      ? admission.max_wait_s === undefined
-        ? words.roomNotYet
-        : words.roomOff
-      : admission.waiting
-        ? words.roomWaiting(count(admission.waiting))
-        : words.roomEmpty;
-  return (
-    <div class="waiting-room">
-      <h3>
-        {words.room} {admission.engaged && <Badge tone="info">{words.roomEngaged}</Badge>}
-      </h3>
-      <p>{text}</p>
-    </div>
   );
 }

@@ -1,6 +1,6 @@
 // The columns of the routing card, and its order.
 
-import type { ReplicaRow } from "../../api/types";
+import type { CachedShares, ReplicaRow, Routing } from "../../api/types";
 import type { Texts } from "../../i18n/en";
 
 export type ColumnKey =
@@ -11,13 +11,25 @@ export type ColumnKey =
   | "clientPinned"
   | "running"
   | "kvUsed"
+  | "cachedHour"
   | "hitRate"
   | "placed"
   | "rehomed"
   | "conversations"
-  | "held";
+  | "held"
+  | "places";
 
-const VALUE: Record<ColumnKey, (row: ReplicaRow) => number | string | null> = {
+// A row, with what of its prompts was cached in the last hour.
+export interface Row extends ReplicaRow {
+  cached_ratio_1h: number | null;
+}
+
+export function withShares(rows: readonly ReplicaRow[], shares: CachedShares | null): Row[] {
+  const ratios = new Map(shares?.replicas.map((share) => [share.replica, share.cached_ratio]));
+  return rows.map((row) => ({ ...row, cached_ratio_1h: ratios.get(row.replica) ?? null }));
+}
+
+const VALUE: Record<ColumnKey, (row: Row) => number | string | null> = {
   replica: (row) => row.replica,
   inFlight: (row) => row.in_flight,
   sticky: (row) => row.sticky,
@@ -25,25 +37,37 @@ const VALUE: Record<ColumnKey, (row: ReplicaRow) => number | string | null> = {
   clientPinned: (row) => row.client_pinned,
   running: (row) => (row.running === null ? null : row.running + (row.waiting ?? 0)),
   kvUsed: (row) => row.kv_used_ratio,
+  cachedHour: (row) => row.cached_ratio_1h,
   hitRate: (row) => row.prefix_hit_ratio,
   placed: (row) => row.placed,
   rehomed: (row) => row.rehomed_in,
   conversations: (row) => row.conversations,
   held: (row) => (row.kv_cache_tokens ? row.resident_tokens / row.kv_cache_tokens : null),
+  places: (row) => row.residents ?? null,
 };
 
-export const COLUMN_KEYS = Object.keys(VALUE) as ColumnKey[];
+interface ColumnWords {
+  key: ColumnKey;
+  head: string;
+  // Stands below the head, for whoever does not point at it.
+  note?: string;
+  means?: string;
+}
 
-export function columnsOf(texts: Texts): { key: ColumnKey; head: string; means?: string }[] {
+// Places are held, and shown, while the waiting room is engaged.
+export function columnsOf(texts: Texts, routing: Pick<Routing, "admission" | "replicas">): ColumnWords[] {
   const means: Partial<Record<ColumnKey, string>> = texts.model.columnMeans;
-  return COLUMN_KEYS.map((key) => {
-    const meaning = means[key];
-    return { key, head: texts.model.columns[key], ...(meaning ? { means: meaning } : {}) };
+  const notes: Partial<Record<ColumnKey, string>> = texts.model.columnNotes;
+  const holds = routing.admission.engaged && routing.replicas.some((row) => row.residents != null);
+  const keys = (Object.keys(VALUE) as ColumnKey[]).filter((key) => key !== "places" || holds);
+  return keys.map((key) => {
+    const [note, meaning] = [notes[key], means[key]];
+    return { key, head: texts.model.columns[key], ...(note ? { note } : {}), ...(meaning ? { means: meaning } : {}) };
   });
 }
 
 // e0/2 before e0/10; what is not known comes last, whichever way.
-export function sortRows(rows: readonly ReplicaRow[], key: ColumnKey, down: boolean): ReplicaRow[] {
+export function sortRows(rows: readonly Row[], key: ColumnKey, down: boolean): Row[] {
   const value = VALUE[key];
   const direction = down ? -1 : 1;
   return [...rows].sort((a, b) => {

@@ -12,6 +12,7 @@ import { CapacityCard } from "./capacity";
 import { Engines } from "./engines";
 import { RoutingCard } from "./routing-card";
 import { SettingsForm } from "./settings-form";
+import { WaitingRoomCard } from "./waiting-room";
 
 export function ModelPage(props: { name: string }) {
   const words = texts.value;
@@ -60,6 +61,7 @@ export function ModelPage(props: { name: string }) {
         <CapacityCard model={model} />
         <SettingsForm model={model} />
       </div>
+      <WaitingRoomCard model={model} />
       <Engines model={model} takenAt={now.taken_at} />
     </>
   );

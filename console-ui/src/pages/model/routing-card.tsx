@@ -1,15 +1,18 @@
 // The card "Data-parallel routing": one row per replica, and above it what the whole is set to and does.
 
 import { useState } from "preact/hooks";
-import { mayChange } from "../../api/client";
-import { DECISIONS, type ModelDetail, type ReplicaRow, type Routing } from "../../api/types";
+import { mayChange, query } from "../../api/client";
+import { DECISIONS, type CachedShares, type ModelDetail, type ReplicaRow, type Routing } from "../../api/types";
 import { compact, count, dateTime, percent, span, unix } from "../../format";
 import { texts } from "../../i18n";
 import { busiestSentence } from "../../logic/busiest";
 import { Badge, Button, Card, Dot, Meter, Scroll, Switch, type Tone } from "../../ui/basics";
+import { useResource } from "../../ui/hooks";
 import { Ask, type Question } from "./ask";
 import { drain, patchRouting, undrain } from "./commands";
-import { columnsOf, sortRows, type ColumnKey } from "./columns";
+import { columnsOf, sortRows, withShares, type ColumnKey, type Row } from "./columns";
+
+const SHARES_MS = 10_000;
 
 export function RoutingCard(props: { model: ModelDetail; takenAt: number }) {
   const words = texts.value.model;
@@ -103,9 +106,12 @@ function Replicas(props: { model: ModelDetail }) {
   const { model } = props;
   const [order, setOrder] = useState<{ key: ColumnKey; down: boolean }>({ key: "replica", down: false });
   const [question, setQuestion] = useState<Question | null>(null);
-  const columns = columnsOf(words);
-  const rows = sortRows(model.routing.replicas, order.key, order.down);
-  const most = Math.max(...model.routing.replicas.map((row) => row.in_flight));
+  const columns = columnsOf(words, model.routing);
+  const shares = useResource<CachedShares>(`/api/stats/cached${query({ model: model.name, window: "1h" })}`, SHARES_MS).data;
+  const rows = sortRows(withShares(model.routing.replicas, shares), order.key, order.down);
+  const loads = model.routing.replicas.map((row) => row.in_flight);
+  const most = Math.max(...loads);
+  const stands = most > Math.min(...loads);
   const ask = (row: ReplicaRow): void =>
     setQuestion({
       title: words.model.confirmDrain(row.replica),
@@ -134,6 +140,7 @@ function Replicas(props: { model: ModelDetail }) {
                   >
                     {column.head}
                   </button>
+                  {column.note && <span class="column-note">{column.note}</span>}
                 </th>
               ))}
               <th scope="col">
@@ -143,8 +150,8 @@ function Replicas(props: { model: ModelDetail }) {
           </thead>
           <tbody>
             {rows.map((row) => (
-              <tr key={row.replica} class={row.in_flight === most && most > 0 ? "busiest-row" : ""}>
-                <Cells row={row} threshold={model.routing.spill_threshold} />
+              <tr key={row.replica} class={row.in_flight === most && stands ? "busiest-row" : ""}>
+                <Cells row={row} threshold={model.routing.spill_threshold} places={columns.some((column) => column.key === "places")} />
                 <td class="row-actions">
                   {row.drained ? (
                     <Button
@@ -170,7 +177,7 @@ function Replicas(props: { model: ModelDetail }) {
   );
 }
 
-function Cells(props: { row: ReplicaRow; threshold: number }) {
+function Cells(props: { row: Row; threshold: number; places: boolean }) {
   const words = texts.value;
   const { row } = props;
   const held = row.kv_cache_tokens ? row.resident_tokens / row.kv_cache_tokens : null;
@@ -189,6 +196,7 @@ function Cells(props: { row: ReplicaRow; threshold: number }) {
       <td class="right">
         <Meter ratio={row.kv_used_ratio} text={percent(row.kv_used_ratio)} label={words.model.columns.kvUsed} />
       </td>
+      <td class="right strong">{percent(row.cached_ratio_1h, 1)}</td>
       <td class="right">{percent(row.prefix_hit_ratio, 1)}</td>
       <td class="right">{count(row.placed)}</td>
       <td class="right">{count(row.rehomed_in)}</td>
@@ -196,7 +204,18 @@ function Cells(props: { row: ReplicaRow; threshold: number }) {
       <td class="right">
         <Meter ratio={held} text={held === null ? compact(row.resident_tokens) : percent(held)} label={words.model.columns.held} />
       </td>
+      {props.places && <Places row={row} />}
     </>
+  );
+}
+
+function Places(props: { row: Row }) {
+  const { row } = props;
+  const title = row.reserved_tokens == null ? {} : { title: texts.value.room.placesNote(compact(row.reserved_tokens)) };
+  return (
+    <td class="right" {...title}>
+      {count(row.residents)}
+    </td>
   );
 }
 
