@@ -4,17 +4,18 @@
 
 One warden, started as a user starts it, with two models: ``agents`` on four simulated engines that it launches
 (one process tree per replica), and ``attached`` on a simulated engine with two ranks that this script runs, behind a
-proxy of its own that resets connections. Agents play conversations of growing turns on both; a turn that does not
-end well is sent again, as real clients do. Meanwhile, at random: an engine is killed (SIGKILL), the server with the
-two ranks is killed (all its ranks end), connections to engines are reset, clients leave in the middle of an answer,
-the warden itself is killed.
+proxy of its own that resets and delays connections. Agents play conversations of growing turns on both; a turn that
+does not end well is sent again, as real clients do. Meanwhile, at random: an engine is killed (SIGKILL), the server
+with the two ranks is killed (all its ranks end), an engine stands still for a while (SIGSTOP, SIGCONT), connections to
+engines are reset, or no byte passes them for a while, clients leave in the middle of an answer, the warden itself is
+killed.
 
 Checked at the end, status 1 if one does not hold:
 
 * every turn of every conversation was answered completely;
 * every complete answer has one row ``ok`` in the ledger, and every row ``ok`` one complete answer. A kill of the
   warden may cost the rows of the last moments before it (``ROWS_WINDOW_S``), and they are counted;
-* nothing is in flight, and the warden's counters add up to the rows of its last run.
+* nothing is in flight, nobody waits, no request body is held, and no connection of a client is open.
 
 Simulated engines; the warden, its sockets, files and processes are real.
 """
@@ -32,9 +33,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import psutil
+from benchmarks.soaking.watching import scrape
 from tests.whole.agent import Asked, End, ask
 from tests.whole.launched import MODEL, LaunchedWarden, eventually
 
@@ -43,6 +46,10 @@ from lmwarden.cli.engine_process import simulated_engine
 ATTACHED = "attached"
 SPEED = 100.0
 OUTPUT_TOKENS = 24
+BLOWS = {"engine": 4, "engine stands still": 2, "connections": 4, "delay": 3, "ranks": 1, "warden": 1}
+"""How often, in proportion."""
+STANDS_STILL_S = 4.0
+"""At most."""
 LEAVES_SHARE = 0.01
 """Of turns, the client leaves once in the middle of the answer."""
 ROWS_WINDOW_S = 0.5
@@ -71,6 +78,8 @@ class Proxy:
         """None: the engine is away, and connections are refused by closing them."""
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
+        self._flows = asyncio.Event()
+        self._flows.set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -82,6 +91,12 @@ class Proxy:
         for writer in list(self._open):
             if chance.random() < share:
                 writer.transport.abort()
+
+    async def delay(self, seconds: float) -> None:
+        """Let no byte pass for a while."""
+        self._flows.clear()
+        await asyncio.sleep(seconds)
+        self._flows.set()
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -99,7 +114,8 @@ class Proxy:
             writer.transport.abort()
             return
         self._open |= {writer, up_writer}
-        both = [asyncio.create_task(_pump(reader, up_writer)), asyncio.create_task(_pump(up_reader, writer))]
+        ways = ((reader, up_writer), (up_reader, writer))
+        both = [asyncio.create_task(self._pump(*way)) for way in ways]
         self._tasks.update(both)
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         for end in (writer, up_writer):
@@ -108,12 +124,12 @@ class Proxy:
         self._tasks.difference_update(both)
         self._open -= {writer, up_writer}
 
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                await self._flows.wait()
+                writer.write(data)
+                await writer.drain()
 
 
 class WardenWithBoth(LaunchedWarden):
@@ -198,13 +214,21 @@ async def havoc(
     """One blow after the other until cancelled."""
     while True:
         await asyncio.sleep(pause_s * (0.5 + chance.random()))
-        blow = chance.choices(["engine", "connections", "ranks", "warden"], [4, 4, 1, 1])[0]
-        if blow == "engine":
+        blow = chance.choices(list(BLOWS), list(BLOWS.values()))[0]
+        if blow in ("engine", "engine stands still"):
             processes = await asyncio.to_thread(warden.engine_processes)
             if not processes:
                 continue
+            one = chance.choice(sorted(processes, key=lambda process: process.pid))
             with suppress(psutil.NoSuchProcess):
-                chance.choice(sorted(processes, key=lambda process: process.pid)).kill()
+                if blow == "engine":
+                    one.kill()
+                else:
+                    one.suspend()
+                    await asyncio.sleep(STANDS_STILL_S * chance.random())
+                    one.resume()
+        elif blow == "delay":
+            await proxy.delay(STANDS_STILL_S * chance.random())
         elif blow == "connections":
             proxy.reset(chance, 0.5)
         elif blow == "ranks":
@@ -241,7 +265,8 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
 
             background.append(asyncio.ensure_future(havoc(warden, proxy, attached, books, chance, options.pause)))
             agents = asyncio.gather(*(agent() for _ in range(options.agents)))
-            await asyncio.wait([agents, *background], return_when=asyncio.FIRST_COMPLETED)
+            all_of_it: list[asyncio.Future[Any]] = [agents, *background]
+            await asyncio.wait(all_of_it, return_when=asyncio.FIRST_COMPLETED)
             if not agents.done():
                 agents.cancel()
                 raise RuntimeError("the havoc ended before the agents did")
@@ -267,7 +292,8 @@ async def check(warden: LaunchedWarden, books: Books, options: argparse.Namespac
         return sum(int(warden.get(f"/api/models/{model}/routing")["in_flight"]) for model in (MODEL, ATTACHED))
 
     await eventually(lambda: in_flight() == 0, warden.describe)
-    await asyncio.sleep(1.0)  # the ledger's last batch
+    await asyncio.sleep(2.5)  # the ledger's last batch, and a snapshot after it
+    held = await held_at_rest(warden)
     rows = warden.rows()
     ok = sum(row["outcome"] == "ok" for row in rows)
     in_window = sum(
@@ -285,6 +311,7 @@ async def check(warden: LaunchedWarden, books: Books, options: argparse.Namespac
             lambda: complete - in_window <= ok <= complete + books.ends["left"] + books.ends[End.BROKEN],
         ),
         (f"in flight {in_flight()}", lambda: in_flight() == 0),
+        (f"held at rest {held}", lambda: not any(held.values())),
         (f"rows: {dict(Counter(row['outcome'] for row in rows))}", lambda: True),
     ]
     good = True
@@ -293,6 +320,14 @@ async def check(warden: LaunchedWarden, books: Books, options: argparse.Namespac
         good &= passed
         print(("ok    " if passed else "FAULT ") + sentence)
     return good
+
+
+async def held_at_rest(warden: LaunchedWarden) -> dict[str, int]:
+    """What is to be 0 when nobody asks for anything."""
+    async with aiohttp.ClientSession() as http:
+        metrics = await scrape(http, warden.console_url)
+    names = ("waiting_room", "buffered_bytes", "client_connections")
+    return {name: int(metrics.total(f"lmwarden_{name}")) for name in names}
 
 
 def main() -> int:
