@@ -24,6 +24,8 @@ class Reply:
     cached_tokens: int | None
     completion_tokens: int | None
     raw: bytes
+    waited_ms: int | None = None
+    """In the warden, as its head says."""
 
     @property
     def rank(self) -> int:
@@ -67,6 +69,7 @@ class Agent:
             session.post(f"{self.url}{path}", json=body, headers=sent) as response,
         ):
             raw = await response.read()
+            waited = response.headers.get("X-LMWarden-Wait-Ms")
             text, usage = self._read(raw) if response.status == 200 else ("", {})
             return Reply(
                 status=response.status,
@@ -74,6 +77,7 @@ class Agent:
                 replica=response.headers.get("X-LMWarden-Replica"),
                 text=text,
                 raw=raw,
+                waited_ms=None if waited is None else int(waited),
                 **self._counts(usage),
             )
 

@@ -42,8 +42,14 @@ def doomed_vllm(cold_vllm: VllmServer) -> VllmServer:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the order, but for the tests after which there is no vLLM any more."""
-    items.sort(key=lambda item: "doomed_vllm" in getattr(item, "fixturenames", ()))
+    """Keep the order, but: first what launches vLLM itself, for a server beside it is busy even when it idles; last
+    the tests after which there is no vLLM any more."""
+
+    def place(item: pytest.Item) -> tuple[bool, bool]:
+        fixtures = getattr(item, "fixturenames", ())
+        return "doomed_vllm" in fixtures, "vllm" in fixtures
+
+    items.sort(key=place)
 
 
 @pytest.fixture

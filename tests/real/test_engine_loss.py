@@ -26,10 +26,11 @@ async def test_a_killed_rank_breaks_its_streams_visibly_and_leaves_nothing_in_fl
 ) -> None:
     cores = engine_cores(doomed_vllm)
     async with aiohttp.ClientSession() as session:
-        responses = []
+        responses: list[aiohttp.ClientResponse] = []
         for rank in range(RANKS):
-            responses += [await _long_stream(session, warden, path, rank) for path in PATHS]
-            # The tiny model writes 4000 tokens in a second or two: held here, its answers can not be over.
+            # Both at once: the tiny model writes an answer of 3900 tokens in seconds, and the first one would have
+            # gone on while the second one began. Held here, they can not be over.
+            responses += await asyncio.gather(*(_long_stream(session, warden, path, rank) for path in PATHS))
             os.kill(cores[rank], signal.SIGSTOP)
         os.kill(cores[0], signal.SIGKILL)
         os.kill(cores[1], signal.SIGCONT)

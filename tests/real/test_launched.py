@@ -1,7 +1,8 @@
 """The whole warden with two real vLLM servers that it launched: one lost, the warden lost, both replaced in turn.
 
 What a person with GPUs does in the first week, on the CPU: two process trees, one replica each. A start of vLLM takes
-half a minute to some minutes here, so the whole story is one test.
+half a minute to some minutes here, so the whole story is one test, and it also looks at what a start says of itself:
+its steps, and the names it answers to.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,13 +20,23 @@ import aiohttp
 import psutil
 import pytest
 from tests.real.agent import Agent, Reply
-from tests.real.vllm_server import BLOCK_SIZE_TOKENS, BLOCKS_PER_RANK, MAX_MODEL_LEN_TOKENS, START_TIMEOUT_S
+from tests.real.vllm_server import (
+    BLOCK_SIZE_TOKENS,
+    BLOCKS_PER_RANK,
+    ENVIRONMENT,
+    MAX_MODEL_LEN_TOKENS,
+    START_TIMEOUT_S,
+    tiny_model,
+)
 from tests.whole.launched import MODEL, LaunchedWarden, eventually
 
 pytestmark = pytest.mark.real
 
-RECIPE = Path(__file__).with_name("tiny_model.py")
 CONVERSATIONS = 6
+LOOK_S = 0.25
+"""Between two looks at what takes a start of vLLM: each costs two requests, and the machine is small."""
+START_LOOK_S = 3.0
+"""Between two requests while an engine is starting in a rolling restart."""
 
 
 @dataclass
@@ -34,6 +46,12 @@ class RealWarden(LaunchedWarden):
     replicas: int = 2
     patience_s: float = 2 * START_TIMEOUT_S
     environment: Path = field(default_factory=Path)
+    steps: dict[str, list[str]] = field(default_factory=dict)
+    """Engine to the steps of its starts, as the console showed them."""
+
+    def configuration(self) -> str:
+        name = f'name = "{MODEL}"\n'
+        return super().configuration().replace(name, f'{name}aliases = ["claude-*", "another name"]\n', 1)
 
     def engine(self) -> str:
         flags = [
@@ -41,24 +59,39 @@ class RealWarden(LaunchedWarden):
             *("--num-gpu-blocks-override", str(BLOCKS_PER_RANK), "--enforce-eager"),
         ]
         arguments = ", ".join(f'"{flag}"' for flag in flags)
+        variables = "\n".join(f'{name} = "{value}"' for name, value in ENVIRONMENT.items())
         return f"""
 launch = "vllm"
 executable = "{self.environment}/bin/vllm"
-model = "{self.folder}/tiny"
+model = "{tiny_model(self.environment)}"
 args = [{arguments}]
 [models.engine.env]
-HF_HUB_OFFLINE = "1"
-VLLM_CPU_KVCACHE_SPACE = "1"
-VLLM_CPU_OMP_THREADS_BIND = "nobind"
-OMP_NUM_THREADS = "1"
-VLLM_HOST_IP = "127.0.0.1"
-VLLM_NO_USAGE_STATS = "1"
+{variables}
 """
 
-    async def until(self, holds: object) -> None:
-        """Wait for something that takes a start of vLLM."""
-        assert callable(holds)
-        await eventually(holds, self.describe, self.patience_s)
+    async def all_ready(self) -> None:
+        """Wait until every replica is ready, and note what the starts are at meanwhile."""
+        await self.until(lambda: self._note_steps() and set(self.states().values()) == {"ready"})
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for something that takes a start of vLLM.
+
+        Raises:
+            AssertionError: it did not hold within ``patience_s``.
+        """
+        for _ in range(round(self.patience_s / LOOK_S)):
+            if holds():
+                return
+            await asyncio.sleep(LOOK_S)
+        raise AssertionError(self.describe())
+
+    def _note_steps(self) -> bool:
+        for engine, line in self.engines().items():
+            seen = self.steps.setdefault(engine, [])
+            step = line["process"]["step"]
+            if step is not None and step not in seen:
+                seen.append(step)
+        return True
 
 
 @pytest.fixture
@@ -70,20 +103,15 @@ def environment() -> Path:
     return Path(found)
 
 
-@pytest.fixture
-def model(environment: Path, tmp_path: Path) -> Path:
-    """A folder with the tiny model in it."""
-    subprocess.run([environment / "bin/python", RECIPE, tmp_path / "tiny"], check=True, capture_output=True)
-    return tmp_path
-
-
 async def test_two_real_engines_through_a_crash_a_killed_warden_and_a_rolling_restart(
-    model: Path, environment: Path
+    tmp_path: Path, environment: Path
 ) -> None:
-    warden = RealWarden(model, environment=environment)
+    warden = RealWarden(tmp_path, environment=environment)
     try:
         await warden.start()
         await warden.all_ready()
+        assert [steps[:2] for steps in warden.steps.values()] == [["importing", "starting the engine"]] * 2
+        assert [await _names_of(line["url"]) for line in warden.engines().values()] == [[MODEL, "another name"]] * 2
         agents = [Agent("", MODEL, "messages", True, f"session-{number}") for number in range(CONVERSATIONS)]
         first = await _turns(warden, agents)
         assert Counter(reply.replica for reply in first) == {"e0/0": 3, "e1/0": 3}
@@ -111,7 +139,9 @@ async def _kill_an_engine_core(warden: RealWarden, agents: list[Agent]) -> None:
     assert {reply.replica for reply in moved} == {"e0/0"}
     assert {reply.decision for reply in moved} == {"sticky", "rehomed"}
     await warden.all_ready()
-    assert warden.engine_pid("e1") != pid
+    process = warden.engines()["e1"]["process"]
+    assert process["pid"] != pid
+    assert process["restarts"] == 1
 
 
 async def _kill_the_warden(warden: RealWarden, agents: list[Agent]) -> None:
@@ -132,18 +162,17 @@ async def _replace_both(warden: RealWarden, agents: list[Agent]) -> None:
     pids = {engine: warden.engine_pid(engine) for engine in warden.engines()}
     warden.post(f"/api/models/{MODEL}/rolling-restart")
 
-    def done() -> bool:
-        operation = warden.get(f"/api/models/{MODEL}/operation")["operation"]
-        assert operation["state"] != "failed", operation
-        return bool(operation["state"] == "done")
-
-    replaced = asyncio.ensure_future(warden.until(done))
     statuses: Counter[int] = Counter()
-    while not replaced.done():
+    limit_s = time.monotonic() + warden.patience_s
+    while (operation := warden.get(f"/api/models/{MODEL}/operation")["operation"])["state"] != "done":
+        assert operation["state"] == "running", operation
+        assert time.monotonic() < limit_s, warden.describe()
         # A conversation of its own each time: the tiny model's context would soon be full otherwise.
         fresh = [Agent("", MODEL, "messages", True, f"{agent.session_id}-{statuses.total()}") for agent in agents[:2]]
         statuses.update(reply.status for reply in await _turns(warden, fresh))
-    await replaced
+        # Without a pause until something changes: it is then that a request could be lost. A start takes long, and a
+        # vLLM that has just worked spins for a second, so the load would take the processor from it.
+        await asyncio.sleep(START_LOOK_S if operation["step"] == "starting" else 0.0)
     assert set(statuses) == {200}, statuses
     assert all(warden.engine_pid(engine) != pid for engine, pid in pids.items())
 
@@ -158,6 +187,12 @@ async def _turns(warden: RealWarden, agents: list[Agent]) -> list[Reply]:
         except aiohttp.ClientError as error:
             raise AssertionError(f"{agent.session_id}: {error!r}\n{warden.describe()}") from None
     return replies
+
+
+async def _names_of(engine_url: str) -> list[str]:
+    """What an engine answers to: its model's name and those aliases that are names and not patterns."""
+    async with aiohttp.ClientSession() as session, session.get(f"{engine_url}/v1/models") as answer:
+        return [card["id"] for card in (await answer.json())["data"]]
 
 
 def _is_core(process: psutil.Process) -> bool:

@@ -20,6 +20,10 @@ pytestmark = pytest.mark.real
 
 STALLED_S = 1.5
 LOOK_S = 0.25
+GLANCE_S = 0.02
+"""Between two looks at a rank that works: its answer must not be over before it is stopped."""
+MOST_TOKENS = 3900
+"""The longest answer: some seconds."""
 PATIENCE_S = 60
 
 
@@ -44,6 +48,32 @@ async def test_boot_ids_are_the_ranks_own_and_outlast_traffic(vllm: VllmServer) 
     assert all(boot_id is not None and boot_id.startswith("counters-") for boot_id in before.boot_ids)
 
 
+async def until_it_generates(client: EngineClient, rank: int) -> None:
+    """Until the rank reports that it runs something, and has generated more at one look than at the look before.
+
+    A first chunk can reach the client before the core reports what it runs, and a standstill from then on is not seen.
+    """
+    before: int | None = None
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            metrics = (await client.metrics()).ranks[rank]
+            generated = metrics.generation_tokens
+            if metrics.running and generated is not None:
+                if before is not None and generated > before:
+                    return
+                before = generated
+            await asyncio.sleep(GLANCE_S)
+
+
+async def until_stalled_is(wanted: bool, progress: Progress, client: EngineClient, rank: int) -> None:
+    """Until the standstill is seen, or is over; ``/health`` says 200 all the while."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(PATIENCE_S):
+        while progress.read((await client.metrics()).ranks[rank], loop.time()) is not wanted:
+            await client.health()
+            await asyncio.sleep(LOOK_S)
+
+
 async def test_a_core_that_stands_still_is_seen_while_health_says_200(vllm: VllmServer) -> None:
     core = engine_cores(vllm)[0]
     async with aiohttp.ClientSession() as session:
@@ -52,22 +82,16 @@ async def test_a_core_that_stands_still_is_seen_while_health_says_200(vllm: Vllm
         body = {
             "model": MODEL,
             "messages": [{"role": "user", "content": "hello"}],
-            "max_tokens": 2000,
+            "max_tokens": MOST_TOKENS,
             "ignore_eos": True,
             "stream": True,
         }
         headers = {"X-data-parallel-rank": "0"}
-        loop = asyncio.get_running_loop()
-        async with session.post(f"{vllm.url}/v1/chat/completions", json=body, headers=headers) as answer:
-            await answer.content.readany()
+        async with session.post(f"{vllm.url}/v1/chat/completions", json=body, headers=headers):
+            await until_it_generates(client, 0)
             os.kill(core, signal.SIGSTOP)
             try:
-                async with asyncio.timeout(PATIENCE_S):
-                    while not progress.read((await client.metrics()).ranks[0], loop.time()):
-                        await client.health()
-                        await asyncio.sleep(LOOK_S)
+                await until_stalled_is(True, progress, client, 0)
             finally:
                 os.kill(core, signal.SIGCONT)
-            async with asyncio.timeout(PATIENCE_S):
-                await answer.read()
-        assert not progress.read((await client.metrics()).ranks[0], loop.time())
+            await until_stalled_is(False, progress, client, 0)

@@ -52,13 +52,19 @@ ROOM_FOR_AGENTS = Size(
 START_TIMEOUT_S = 600
 STOP_TIMEOUT_S = 20
 
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_NO_USAGE_STATS": "1",
+    # A start is six imports of 3,000 modules: with compiled ones at hand it takes half as long. They are not written
+    # where this is set, as it is in many a container.
+    "PYTHONDONTWRITEBYTECODE": "",
+}
+"""Of every vLLM here, launched by the warden or not."""
+_DEVELOPMENT = {
     # For /reset_prefix_cache, by which each test starts from an empty cache.
     "VLLM_SERVER_DEV_MODE": "1",
 }
@@ -83,22 +89,19 @@ class VllmServer:
 
 
 def start_vllm(environment: Path, directory: Path, size: Size = SMALL) -> VllmServer:
-    """Make the tiny model in ``directory`` and serve it with two ranks; returns when it answers.
+    """Serve the tiny model with two ranks, with its log in ``directory``; returns when it answers.
 
     Raises:
         RuntimeError: it ended, or did not answer within ``START_TIMEOUT_S``; the text has the end of its log.
         subprocess.CalledProcessError: the model could not be made.
     """
-    model = directory / "tiny"
-    recipe = Path(__file__).with_name("tiny_model.py")
-    making = [str(part) for part in (environment / "bin/python", recipe, model, *size.recipe)]
-    subprocess.run(making, check=True, timeout=300, capture_output=True)
+    model = tiny_model(environment, size)
     port = _free_port()
     log = directory / "vllm.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [environment / "bin/vllm", "serve", model, *_flags(port, size)],
-            env={**os.environ, **_ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT, **_DEVELOPMENT},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -111,6 +114,19 @@ def start_vllm(environment: Path, directory: Path, size: Size = SMALL) -> VllmSe
         server.stop()
         raise
     return server
+
+
+def tiny_model(environment: Path, size: Size = SMALL) -> Path:
+    """Make the tiny model of that size, once for all runs: beside vLLM, where it is found again.
+
+    Raises:
+        subprocess.CalledProcessError: it could not be made.
+    """
+    folder = environment / "models" / "-".join(["tiny", *(part.lstrip("-") for part in size.recipe)])
+    recipe = Path(__file__).with_name("tiny_model.py")
+    making = [str(part) for part in (environment / "bin/python", recipe, folder, *size.recipe)]
+    subprocess.run(making, check=True, timeout=300, capture_output=True, env={**os.environ, **ENVIRONMENT})
+    return folder
 
 
 def engine_cores(server: VllmServer) -> dict[int, int]:
