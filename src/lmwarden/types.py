@@ -184,6 +184,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The engine's own word: stop, length, tool_calls, tool_use, end_turn, max_tokens, abort, ..."""
 
 
+TIER_RATIO = 1.2
+"""A CPU tier keeps contexts if it is so many times as large."""
+
+
 class ReplicaCapacity(msgspec.Struct, frozen=True, kw_only=True):
     """What one replica can hold. None: the engine does not report it."""
 
@@ -193,6 +197,11 @@ class ReplicaCapacity(msgspec.Struct, frozen=True, kw_only=True):
     """Sequences that the scheduler runs at once."""
     cpu_cache_tokens: int | None = None
     """What its CPU tier (vLLM's ``--kv-offloading-size``) holds; None: none, or not known."""
+
+    @property
+    def tier_keeps_tokens(self) -> float:
+        """Context that the CPU tier does not lose between turns; 0 where there is none."""
+        return (self.cpu_cache_tokens or 0) / TIER_RATIO
 
 
 class ReplicaSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,6 +220,11 @@ class ReplicaSample(msgspec.Struct, frozen=True, kw_only=True):
     generation_tokens: int | None = None
     stalled: bool = False
     """Requests wait or run there, and no token moved for a while."""
+
+
+MOST_WAIT_S = 270
+"""Bound of ``max_wait_s``: Claude Code gives a request up that has no answer after 297 to 300 s, and an engine needs
+time for the beginning of one."""
 
 
 class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -297,14 +311,14 @@ class RoomView(msgspec.Struct, frozen=True, kw_only=True):
     room_for: int | None
     """So many more conversations of the usual size fit; None: not known yet."""
     demand_ratio: float
-    """Context of the conversations in use over what the replicas hold."""
-    wait_expired: int
-    """Requests that went because they had waited for ``max_wait_s``."""
+    """Context of the conversations in use over what the replicas hold: their CPU tiers included where they are larger,
+    unless the median is preferred."""
     why: str
     """One plain English sentence: why it is engaged, or not."""
     why_code: str = "open"
-    """The same for machines: ``engaged``; or it is open because of ``no_capacity`` (engines report none), ``gaps``
-    (agents pause between their turns), ``kept`` (turns find their context), or ``open``: all fit."""
+    """The same for machines: ``engaged``, or ``emptying`` (still engaged, but all fit again); or it is open because of
+    ``no_capacity`` (engines report none), ``gaps`` (agents pause between their turns), ``kept`` (turns find their
+    context), ``settling`` (not clear yet whether that lasts, or how they pause), or ``open``: all fit, or nearly."""
     gap_s: float | None = None
     """The pause between two turns of a conversation that a quarter of the pauses exceeds; None: too few were seen."""
     tier_tokens: int | None = None
@@ -334,6 +348,8 @@ class RouterView(msgspec.Struct, frozen=True, kw_only=True):
     """With affinity off: ``engine`` (its own balancer) or ``emulated``; else None."""
     room: RoomView | None = None
     """None: admission is off, or affinity."""
+    wait_expired: int = 0
+    """Requests that went because they had waited for ``max_wait_s``, whatever was switched since."""
 
 
 class ConversationView(msgspec.Struct, frozen=True, kw_only=True, gc=False):

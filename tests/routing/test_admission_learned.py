@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import pytest
 
-from lmwarden.routing.admission_learned import Learned
+from lmwarden.routing.admission_learned import LEARN_RATIO, LULL_RATIO, SIZES_MIN, Learned
 from lmwarden.routing.conversations import Conversation
 from lmwarden.types import RoutingRequest, Usage
 
@@ -70,17 +70,84 @@ def test_a_footprint_is_the_prompt_and_a_likely_answer_less_what_all_share() -> 
 def test_answers_that_vary_need_more() -> None:
     learned = Learned()
     for number in range(200):
-        learned.ended(request(10_000), usage(2_000, 50 if number % 2 else 150), first=False, now=float(number))
+        learned.ended(request(10_000), usage(2_000, 50 if number % 2 else 150), first=True, now=float(number))
     assert learned.footprint(request(10_000), None) == pytest.approx(2_000 + 100 + 2 * 50, rel=0.05)
 
 
 def test_what_was_not_reported_teaches_nothing() -> None:
     learned = Learned()
+    learned.ended(request(0), Usage(), first=True, now=1.0)
+    kept = {"_last_end": 1.0, "_prompts": learned._prompts, "_news": learned._news}
+    assert vars(learned) == vars(Learned()) | kept
     learned.ended(request(0), usage(1_000, None, None), first=True, now=1.0)
-    assert vars(learned) == vars(Learned()) | {"_last_end": 1.0, "gaps": learned.gaps} | {
-        "_firsts": learned._firsts,
-        "_reads": learned._reads,
-    }
+    assert vars(learned) == vars(Learned()) | kept
+
+
+PICTURE = request(4_000_000)
+"""A picture of 4 MB is some 1,500 tokens."""
+
+
+def test_tokens_per_byte_are_those_of_the_new_part() -> None:
+    """A history of pictures; what is new each time is text, of four bytes a token."""
+    learned = Learned()
+    learned.output_tokens = 100.0
+    for _ in range(40):
+        conversation = known(20_100, 4_000_000)
+        learned.ended(request(4_004_400), usage(21_100), first=False, now=1.0, conversation=conversation)
+        learned.ended(PICTURE, usage(20_000), first=False, now=1.0)
+    assert learned.tokens_per_byte == pytest.approx(0.25)
+    assert learned.prompt_tokens(request(4_004_400), known(20_100, 4_000_000)) == pytest.approx(21_100)
+
+
+def test_bytes_of_a_picture_say_nothing_about_text() -> None:
+    learned = taught()
+    for _ in range(60):
+        learned.ended(PICTURE, usage(1_500), first=True, now=200.0)
+        learned.ended(request(4_010_000), usage(3_600), first=False, now=200.0, conversation=known(2_100, 10_000))
+    assert learned.tokens_per_byte == pytest.approx(0.2, rel=0.01)
+
+
+def test_some_odd_turns_do_not_change_what_a_byte_is() -> None:
+    learned = taught()
+    for _ in range(10):
+        learned.ended(request(10_000), usage(9_000), first=True, now=200.0)
+    assert learned.tokens_per_byte == pytest.approx(0.2, rel=0.01)
+
+
+def test_what_is_far_larger_than_all_that_was_seen_is_not_believed() -> None:
+    learned = Learned()
+    for number in range(SIZES_MIN):
+        assert learned.prompt_tokens(PICTURE, None) > 900_000
+        assert learned.prompt_tokens(request(4_010_000), known(2_100, 10_000)) > 900_000
+        conversation = known(5_000, 20_000)
+        usual = request(23_000)
+        learned.ended(usual, usage(6_000, 250), first=False, now=float(number), conversation=conversation)
+    assert learned.prompt_tokens(PICTURE, None) == 2 * 6_000
+    new = learned.prompt_tokens(request(4_010_000), known(2_100, 10_000)) - 2_100
+    assert new == pytest.approx(2 * 1_250, rel=0.05)
+    assert learned.prompt_tokens(usual, conversation) == pytest.approx(6_000, rel=0.05)
+
+
+def test_no_footprint_is_larger_than_the_largest_replica() -> None:
+    learned = Learned()
+    learned.most_tokens = 40_000.0
+    assert learned.footprint(PICTURE, None) == 40_000
+
+
+def test_a_lull_says_nothing_about_how_often_turns_end() -> None:
+    def ended(now: float) -> float:
+        learned.ended(request(0), Usage(), first=False, now=now)
+        return learned.between_ends_s
+
+    learned = Learned()
+    for number in range(100):
+        ended(0.5 * number)
+    assert ended(1_000.0) <= 0.5 * (1.0 + LEARN_RATIO * (LULL_RATIO - 1.0)) + 1e-9
+    learned.turn_s = 10.0
+    assert ended(2_000.0) > 1.0, "as long as a turn may take is no lull"
+    before = learned.between_ends_s
+    learned.nothing_runs()
+    assert ended(3_000.0) == before
 
 
 def test_reading_costs_what_the_fast_turns_say() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.routing.driver import key
 
-from lmwarden.routing.admission_places import SCALE, SCALE_MAX, SCALE_MIN, Floor, Places
+from lmwarden.routing.admission_places import SCALE, SCALE_MAX, SCALE_MIN, SCALE_USUAL, Floor, Places
 from lmwarden.routing.replicas import Fleet, Replica
 from lmwarden.types import ReplicaCapacity
 
@@ -138,8 +138,11 @@ class TestScale:
         floor = self.floor()
         floor.kept(1.0, now=1.0)
         assert SCALE < floor.scale < SCALE + 0.01
-        for number in range(1_000):
+        for number in range(100):
             floor.kept(1.0, now=2.0 + number)
+        assert SCALE_USUAL < floor.scale < SCALE_USUAL + 0.02
+        for number in range(1_000):
+            floor.kept(1.0, now=200.0 + number)
         assert floor.scale == SCALE_MAX
 
     def test_it_does_not_swing_around_what_is_true(self) -> None:

@@ -111,6 +111,31 @@ class TestEngaging:
             crowd.turn("c0")
         assert door.room.learned.comes_back is comes_back
 
+    def test_an_auxiliary_call_is_no_next_turn(self) -> None:
+        crowd = Crowd(2)
+        gaps = crowd.driver.router._door.room.learned.gaps  # type: ignore[union-attr]
+        crowd.end("c0")
+        before = list(gaps)
+        crowd.driver.later(0.5)
+        crowd.driver.offer("c0", body_bytes=2_000, auxiliary=True)
+        assert list(gaps) == before
+        crowd.turn("c0")
+        assert list(gaps) == [*before, 0.5]
+
+    def test_after_a_night_turns_end_as_often_as_before(self) -> None:
+        crowd = Crowd()
+        learned = crowd.driver.router._door.room.learned  # type: ignore[union-attr]
+        for _ in range(5):
+            crowd.everybody()
+            crowd.wait(2.0)
+        before = learned.between_ends_s
+        for name in crowd.names:
+            crowd.driver.cancel(crowd.tickets[name])
+        crowd.driver.later(9 * 3_600.0)
+        crowd.tickets["c0"] = crowd.driver.offer("c0", body_bytes=BODY)
+        crowd.end("c0")
+        assert learned.between_ends_s == before > 0.0
+
     def test_off_there_is_no_room(self) -> None:
         driver = Driver()
         assert driver.view.room is None
@@ -186,8 +211,12 @@ class TestEngaging:
         crowd = Crowd()
         for name in crowd.names:
             crowd.end(name)
-        crowd.wait(15.0)
+        crowd.wait(5.0)
+        assert (crowd.room.engaged, crowd.room.waiting, crowd.room.why_code) == (True, 0, "emptying")
+        assert crowd.room.why.startswith("Emptying: the conversations in use need 0.")
+        crowd.wait(10.0)
         assert not crowd.room.engaged
+        assert crowd.room.why_code == "open"
         assert crowd.room.residents == 0
 
     def test_whoever_was_about_to_come_has_a_place(self) -> None:
@@ -272,6 +301,62 @@ class TestHolding:
         crowd.driver.offer(running, body_bytes=BODY)
         assert crowd.driver.went[0] == "sticky"
 
+    def test_what_waits_of_one_conversation_goes_together(self) -> None:
+        """To the same place, in the order in which it came: one context, and none overtakes."""
+        crowd = Crowd()
+        crowd.everybody()
+        name = next(name for name in crowd.names if name not in crowd.running())
+        beside = [crowd.driver.offer(name, body_bytes=size * BODY) for size in (2, 1)]
+        crowd.driver.let_out.clear()
+        while name not in crowd.running():
+            running = crowd.running()[0]
+            crowd.end(running, finish_reason="stop")
+            crowd.names.remove(running)
+        replica = crowd.went_to(name)
+        assert [str(crowd.driver.explain(ticket).replica) for ticket in beside] == [replica] * 2
+        went = [action.ticket for action in crowd.driver.let_out]
+        at = went.index(crowd.tickets[name])
+        assert went[at : at + 3] == [crowd.tickets[name], *beside]
+        place = crowd.driver.router._door.room.places.of(key(name))  # type: ignore[union-attr]
+        assert place is not None
+        assert (place.in_flight, place.tokens > 15_000) == (3, True), "as large as the largest of them"
+        assert place.waits == 1
+
+    def test_what_continues_a_response_goes_to_its_engine_at_once(self) -> None:
+        """No other engine knows the response. Who has a place uses it, who has none is a guest."""
+        crowd = Crowd()
+        crowd.everybody()
+        places = crowd.driver.router._door.room.places  # type: ignore[union-attr]
+        resident = crowd.running()[0]
+        waiting = next(name for name in crowd.names if name not in crowd.running())
+        home = crowd.driver.router._table.get(key(waiting)).home  # type: ignore[union-attr]
+        crowd.end(resident)
+        for name in (resident, waiting):
+            crowd.driver.offer(name, body_bytes=BODY, engine="e0")
+            assert crowd.driver.went[0] == "sticky"
+        assert crowd.driver.went[1] == str(home.id)  # type: ignore[union-attr]
+        assert places.of(key(waiting)) is None
+        assert sum(floor.guest_tokens for floor in places.floors.values()) > 9_000
+        resident_place = places.of(key(resident))
+        assert resident_place is not None
+        assert resident_place.in_flight == 1
+
+    def test_a_picture_does_not_stop_the_others(self) -> None:
+        """Its 3 MB are no 750,000 tokens."""
+        crowd = Crowd()
+        for _ in range(3):
+            crowd.everybody()
+            crowd.wait(2.0)
+        before = len(crowd.running())
+        ticket = crowd.driver.offer("picture", body_bytes=3_000_000)
+        least = before
+        for _ in range(60):
+            crowd.everybody()
+            crowd.wait(2.0)
+            least = min(least, len(crowd.running()))
+        assert ticket in crowd.driver.router._open
+        assert least >= before - 2
+
     def test_a_place_that_is_dear_to_read_again_is_kept_for_more_turns(self) -> None:
         crowd = Crowd()
         learned = crowd.driver.router._door.room.learned  # type: ignore[union-attr]
@@ -295,40 +380,6 @@ class TestHolding:
         assert crowd.turn(running[0]) is None
         assert crowd.let_out()[0].startswith(first)
 
-    def waited(self, times: int, late_s: float) -> tuple[Crowd, str]:
-        """A resident whose conversation had waited so often, and a waiter so much beyond its patience of 10 s."""
-        crowd = Crowd()
-        crowd.everybody()
-        room = crowd.driver.router._door.room  # type: ignore[union-attr]
-        room.learned.turn_s, room.learned.between_ends_s = 10.0, 0.0
-        crowd.wait(10.0 + late_s)
-        name = crowd.running()[0]
-        place = room.places.by_key[key(name)]
-        place.turns, place.waits = 1, times
-        room.learned.turn_s, room.learned.between_ends_s = 10.0, 0.0
-        crowd.let_out()
-        return crowd, name
-
-    @pytest.mark.parametrize(
-        ("times", "late_s", "keeps"),
-        [
-            (0, 0.5, False),
-            (1, 0.5, False),
-            (2, 0.5, True),
-            (3, 0.5, True),
-            (3, 2.5, True),
-            (3, 3.5, False),
-            (9, 4.5, False),
-        ],
-    )
-    def test_who_has_waited_before_gives_way_last(self, times: int, late_s: float, keeps: bool) -> None:
-        """In its first turn with a place: three waits keep it until a waiter is late by more than three tenths."""
-        crowd, name = self.waited(times, late_s)
-        crowd.driver.finish(crowd.tickets.pop(name), prompt=10_000, completion=50, cached=9_500)
-        room = crowd.driver.router._door.room  # type: ignore[union-attr]
-        room.learned.turn_s, room.learned.between_ends_s = 10.0, 0.0
-        assert (crowd.turn(name) == "sticky") is keeps
-
     def test_waits_are_counted_when_they_end(self) -> None:
         crowd = Crowd()
         crowd.everybody()
@@ -340,18 +391,6 @@ class TestHolding:
         conversation = table.get(key("new"))
         assert conversation is not None
         assert conversation.waits == places.by_key[key("new")].waits == 1
-
-    @pytest.mark.parametrize(("waits", "stays"), [(1, False), (2, True)])
-    def test_who_has_waited_before_may_grow_by_a_turn_beyond_what_fits(self, waits: int, stays: bool) -> None:
-        crowd = Crowd()
-        crowd.everybody()
-        room = crowd.driver.router._door.room  # type: ignore[union-attr]
-        room.learned.growth_tokens = 2_000.0
-        place = room.places.by_key[key(crowd.running()[0])]
-        place.waits, place.turns, place.in_flight = waits, 1, 0
-        floor = room.places.floors[place.replica]
-        free = int(floor.free_tokens(room.learned.shared_tokens))
-        assert room.goes_at_once(place.key, place.tokens + free + 1_500, crowd.driver.now) is stays
 
     def test_preferring_the_median_nobody_gives_way(self) -> None:
         crowd = Crowd(prefer="median")
@@ -393,8 +432,20 @@ class TestLeaving:
         waiting = crowd.room.waiting
         crowd.wait(30.0)
         assert crowd.room.waiting == 0
-        assert crowd.room.wait_expired == waiting
+        assert crowd.driver.view.wait_expired == waiting > 0
         assert f"{name} placed" in crowd.let_out()
+
+    @pytest.mark.parametrize("change", [{"admission": "off"}, {"admission": "auto", "affinity": False}])
+    def test_who_went_at_the_bound_stays_counted_when_the_room_is_switched(self, change: dict[str, object]) -> None:
+        crowd, _ = self.held(max_wait_s=30.0)
+        waiting = crowd.room.waiting
+        crowd.wait(30.0)
+        crowd.driver.configure(**change)
+        assert crowd.driver.view.room is None
+        assert crowd.driver.view.wait_expired == waiting > 0
+        crowd.driver.configure(admission="auto", affinity=True)
+        assert not crowd.room.engaged
+        assert crowd.driver.view.wait_expired == waiting
 
     def test_a_client_that_leaves(self) -> None:
         crowd, name = self.held()
@@ -449,6 +500,64 @@ class TestLeaving:
         crowd.driver.later(0.0)
         assert crowd.let_out()
         assert crowd.room.waiting < waiting
+
+    def test_when_all_replicas_are_drained_nobody_is_kept(self) -> None:
+        """Who comes is refused then, and so are they."""
+        crowd, _ = self.held()
+        waiting = crowd.room.waiting
+        for replica in crowd.driver.replicas:
+            crowd.driver.drain(replica)
+        crowd.driver.later(0.0)
+        assert crowd.room.waiting == 0
+        assert len(crowd.driver.let_out) == waiting
+        assert all(isinstance(action, Refuse) for action in crowd.driver.let_out)
+        crowd.wait(1.0)
+        assert len(crowd.running()) == crowd.driver.view.in_flight > 0, "what runs goes on"
+
+    def test_while_the_room_is_full_a_resident_keeps_its_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A waiter is late; but who gave way to it would be refused."""
+        crowd, _ = self.held()
+        crowd.wait(60.0)
+        monkeypatch.setattr(admission, "MOST_WAITING", crowd.room.waiting)
+        resident = crowd.running()[0]
+        assert crowd.turn(resident) == "sticky"
+        monkeypatch.setattr(admission, "MOST_WAITING", crowd.room.waiting + 1)
+        assert crowd.turn(resident) is None
+
+    def test_in_a_full_room_who_outgrew_its_place_waits_if_that_lets_another_go(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        crowd, _ = self.held()
+        waiting = crowd.room.waiting
+        monkeypatch.setattr(admission, "MOST_WAITING", waiting)
+        resident = crowd.running()[0]
+        crowd.end(resident)
+        crowd.tickets[resident] = crowd.driver.offer(resident, body_bytes=3 * BODY)
+        assert crowd.driver.last is None
+        assert len(crowd.let_out()) == 1
+        assert crowd.room.waiting == waiting
+
+    def test_clients_that_are_refused_and_come_again_do_not_open_the_room(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Their pauses are the room's doing."""
+        crowd, _ = self.held()
+        door = crowd.driver.router._door
+        assert door is not None
+        monkeypatch.setattr(admission, "MOST_WAITING", crowd.room.waiting)
+        name = crowd.running()[0]
+        crowd.end(name)
+        place = door.room.places.of(key(name))
+        assert place is not None
+        door.room.places.leave(place)
+        crowd.driver.offer("another", pin=crowd.driver.replicas[0], body_bytes=BODY * 4)
+        before = len(door.room.learned.gaps)
+        for _ in range(5):
+            crowd.driver.offer(name, body_bytes=BODY)
+            assert crowd.driver.refused == "room_full"
+            crowd.driver.later(3.0)
+        assert len(door.room.learned.gaps) <= before + 1
+        assert crowd.room.gap_s == 0.0
 
     def test_a_full_room_refuses_and_says_when_to_come_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
         crowd, _ = self.held()

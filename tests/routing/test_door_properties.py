@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from tests.routing.driver import Driver
 
+from lmwarden.routing import admission
 from lmwarden.routing.admission import KEEP_MAX_S
 from lmwarden.routing.admission_demand import STAY_S
 from lmwarden.routing.router import Router
@@ -62,8 +64,15 @@ class Recorded:
 class RoomMachine(RuleBasedStateMachine):
     """Two replicas that hold three conversations each, and sixteen conversations."""
 
-    @initialize(prefer=st.sampled_from(["balanced", "median", "tail"]), ranks=st.sampled_from([1, 2]))
-    def start(self, prefer: str, ranks: int) -> None:
+    @initialize(
+        prefer=st.sampled_from(["balanced", "median", "tail"]),
+        ranks=st.sampled_from([1, 2]),
+        most_waiting=st.sampled_from([3, 8, admission.MOST_WAITING]),
+    )
+    def start(self, prefer: str, ranks: int, most_waiting: int) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(admission, "MOST_WAITING", most_waiting)
+        self.most_waiting = most_waiting
         self.prefer = prefer
         self.first_settings = self.settings("auto")
         self.engines = {"e0": ranks} if ranks == 2 else {"e0": 1, "e1": 1}
@@ -102,12 +111,19 @@ class RoomMachine(RuleBasedStateMachine):
         pin=st.sampled_from([None, None, None, 0, 1]),
         auxiliary=st.sampled_from([False, False, False, True]),
         body_bytes=st.sampled_from([0, 400, 40_000, 60_000, 1_000_000]),
+        engine=st.sampled_from([None, None, None, 0, 1]),
     )
-    def offer(self, name: str | None, pin: int | None, auxiliary: bool, body_bytes: int) -> None:
+    def offer(
+        self, name: str | None, pin: int | None, auxiliary: bool, body_bytes: int, engine: int | None = None
+    ) -> None:
         pinned = None if pin is None else self.driver.replicas[pin]
-        ticket = self.driver.offer(name, pin=pinned, auxiliary=auxiliary, body_bytes=body_bytes, max_output_tokens=500)
+        named = None if engine is None else self.driver.replicas[engine].engine
+        ticket = self.driver.offer(
+            name, pin=pinned, auxiliary=auxiliary, body_bytes=body_bytes, max_output_tokens=500, engine=named
+        )
         if self.driver.last is None:
-            assert name is not None and pin is None and not auxiliary, "counted, not held"
+            assert name is not None and pin is None and not auxiliary and engine is None, "counted, not held"
+            assert len(self.waiting) < self.most_waiting, "more wait than may"
             self.waiting.add(ticket)
             assert self.driver.explain(ticket).decision is None
             assert "waits" in self.driver.explain(ticket).reason
@@ -204,6 +220,12 @@ class RoomMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "driver"):
             return
+        try:
+            self.all_leave()
+        finally:
+            self.patch.undo()
+
+    def all_leave(self) -> None:
         assert self.driver.view.waiting == len(self.waiting)
         self.later(MAX_WAIT_S)
         assert not self.waiting, "somebody starves"
@@ -217,6 +239,8 @@ class RoomMachine(RuleBasedStateMachine):
         again = self.router()
         for name, arguments, answer in self.recorded.events:
             assert repr(getattr(again, name)(*arguments)) == answer, "the same events, another decision"
+            if name not in ("first_byte", "view"):
+                again._fleet.decay(arguments[-1])  # as the invariants did: it drops traces
 
 
 RoomMachine.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -16,9 +16,9 @@ here, before any replica, oldest first. What a resident gives up its place for:
   longer; without bound only the first turns wait. A resident keeps its place for ``least_turns`` in any case, so many
   that reading its context again stays a small part of the replica's time.
 
-Who has waited before gives way last: a place is kept for one turn more for each wait of its conversation, so that a
-session of six turns waits three times (for its turns 1, 2 and 4) and not five. A waiter that is late by a tenth of its
-patience takes one of these turns back, so that this only chooses among those who could give way.
+Where waits are long, who has waited before gives way last: a place is kept for one turn more for each wait of its
+conversation, so that a session of six turns waits three times (for its turns 1, 2 and 4) and not five. A waiter that is
+late by a twentieth of its patience takes one of these turns back: this only chooses among those who could give way.
 
 Short work must not stand behind long work: what is much smaller than the usual resident (a subagent) has a queue of its
 own that goes first, until the head of the other one has lost its patience: then everything is kept for that one.
@@ -44,8 +44,8 @@ from lmwarden.routing.admission_places import Place, Places
 from lmwarden.routing.replicas import Replica
 from lmwarden.types import ConversationKey, RoutingRequest, Ticket
 
-BETA = {"tail": 1.0, "balanced": 2.8, "median": math.inf}
-"""By ``prefer``. 2.8 was chosen in virtual time on seeds 1 to 6: with less the output gains less, with more the p95 at
+BETA = {"tail": 1.0, "balanced": 2.85, "median": math.inf}
+"""By ``prefer``. 2.85 was chosen in virtual time on seeds 1 to 6: with less the output gains less, with more the p95 at
 24 sessions exceeds that of vLLM's balancer."""
 GROWTH_TURNS = {"tail": 0.0, "balanced": 0.0, "median": 6.0}
 """Who is let in must fit with so many turns' growth, or with that of the turns for which it keeps its place in any
@@ -56,11 +56,11 @@ REREAD_RATIO = 0.2
 """A resident keeps its place for so many turns that reading it again is no larger part of their time."""
 MOST_TURNS = 64
 """Bound of that number."""
-LATE_RATIO = 0.1
+LATE_RATIO = 0.05
 """Of its patience: so much later, a waiter takes a turn from those who have waited before."""
 LONG_WAIT_TURNS = 2.0
-"""Only where waits are longer than so many turns those who have waited before are favoured: there it makes sessions more
-alike, with shorter ones it makes the longest waits longer."""
+"""Only where waits are longer than so many turns those who have waited before are favoured: it makes sessions more
+alike there, and with shorter waits only the longest ones longer."""
 MOST_WAITS = 4
 """So many waits of a conversation count, however long it goes on."""
 SMALL_RATIO = 0.25
@@ -138,18 +138,23 @@ class WaitingRoom:
     @property
     def patience_s(self) -> float:
         """How long a waiter may wait before a resident gives way."""
+        if len(self) and self.beta == math.inf:
+            return self.max_wait_s
         fair = self.beta * len(self) * self.learned.between_ends_s if len(self) else 0.0
         return min(self.max_wait_s, max(self.learned.turn_s, fair))
 
     def goes_at_once(self, key: ConversationKey, tokens: int, now: float) -> bool:
-        """Whether a turn that arrives keeps its conversation's place. If not, the conversation has none any more."""
+        """Whether a turn that arrives keeps its conversation's place. If not, the conversation has none any more.
+
+        While the room is full nobody gives way: who does would be refused.
+        """
         place = self.places.of(key)
         if place is None:
             return False
         if place.in_flight:
             self.places.take(key, place.replica, max(tokens, place.tokens))
             return True
-        if not self._must_give_way(place, now) and self._grow(place, tokens, now):
+        if (self.is_full or not self._must_give_way(place, now)) and self._grow(place, tokens, now):
             return True
         self.places.leave(place)
         return False
@@ -170,7 +175,7 @@ class WaitingRoom:
         return True
 
     def _must_give_way(self, place: Place, now: float) -> bool:
-        if not self._long or place.turns < self.least_turns(place.tokens):
+        if not self._long or place.turns < self.least_turns(place.tokens) or not self._helps(place):
             return False
         between_s, patience_s = self.learned.between_ends_s, self.patience_s
         wait_s = max(now - waiter.since + turn * between_s for turn, waiter in enumerate(self._long.values(), start=1))
@@ -178,6 +183,14 @@ class WaitingRoom:
             return False
         late = (wait_s - patience_s) / (LATE_RATIO * patience_s) if patience_s else math.inf
         return place.turns >= self._kept_turns(place) - max(0.0, late - 1.0)
+
+    def _helps(self, place: Place) -> bool:
+        """Whether what it gives up serves who is next. For one that needs a replica to itself, one is emptied."""
+        if next(iter(self._long.values())).tokens <= self.learned.most_tokens - 1:
+            return True
+        shared = self.learned.shared_tokens
+        floors = [floor for floor in self.places.floors.values() if floor.replica.is_ready]
+        return place.replica is max(floors, key=lambda floor: floor.free_tokens(shared)).replica
 
     def _kept_turns(self, place: Place) -> int:
         """For so many turns a place is kept because its conversation has waited before."""
@@ -193,15 +206,17 @@ class WaitingRoom:
     def next(self, candidates: Iterable[Replica], now: float) -> tuple[Waiter, Replica] | None:
         """Who goes now, and where; makes room there. None: nobody."""
         heads = [next(iter(queue.values())) for queue in (self._small, self._long) if queue]
-        if len(heads) == 2 and now - heads[1].since > self.patience_s:
-            del heads[0]  # what becomes free is kept for the other one
+        if len(heads) == 2:
+            small, long = heads
+            if (small.since, small.ticket) > (long.since, long.ticket) and now - long.since > self.patience_s:
+                del heads[0]  # what becomes free is kept for the other one
         for waiter in heads:
-            replica = self._room_for(waiter, candidates, now)
+            replica = self._make_place(waiter, candidates, now)
             if replica is not None:
                 return waiter, replica
         return None
 
-    def _room_for(self, waiter: Waiter, candidates: Iterable[Replica], now: float) -> Replica | None:
+    def _make_place(self, waiter: Waiter, candidates: Iterable[Replica], now: float) -> Replica | None:
         shared = self.learned.shared_tokens
         growth_turns = max(self.growth_turns, min(MOST_GROWTH_TURNS, self.least_turns(waiter.tokens) - 1))
         growth = int(growth_turns * self.learned.growth_tokens)
@@ -224,3 +239,6 @@ class WaitingRoom:
         gap_s = self.learned.gap_quantile_s(0.9)
         if gap_s is not None:
             self.keep_s = min(KEEP_MAX_S, max(KEEP_MIN_S, KEEP_GAPS_RATIO * gap_s))
+        shared = self.learned.shared_tokens
+        held = (floor.capacity_tokens(shared) for floor in self.places.floors.values() if floor.replica.is_ready)
+        self.learned.most_tokens = max(held, default=0.0) or math.inf

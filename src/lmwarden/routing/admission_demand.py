@@ -62,6 +62,18 @@ class Thrash:
             return None
         return sum(lost for _, lost in self._turns) / len(self._turns)
 
+    @property
+    def level(self) -> float:
+        """Demand above it engages."""
+        lost = self.lost_ratio
+        return ENGAGE_RATIO if lost is None or lost <= LOSING_RATIO else ENGAGE_LOSING_RATIO
+
+    @property
+    def keeping(self) -> bool:
+        """Turns were seen to find their context."""
+        lost = self.lost_ratio
+        return lost is not None and lost <= KEEPING_RATIO
+
     def look(
         self, demand_ratio: float, gap_s: float | None, waiting: int, now: float, *, though_kept: bool = False
     ) -> bool:
@@ -84,10 +96,8 @@ class Thrash:
             if now - self._since < STAY_S or not over:
                 return False
         else:
-            lost = self.lost_ratio
-            level = ENGAGE_RATIO if lost is None or lost <= LOSING_RATIO else ENGAGE_LOSING_RATIO
-            keeping = lost is not None and lost <= KEEPING_RATIO and not though_kept
-            if demand_ratio <= level or keeping or gap_s is None or gap_s > GAP_ENGAGE_S:
+            keeping = self.keeping and not though_kept
+            if demand_ratio <= self.level or keeping or gap_s is None or gap_s > GAP_ENGAGE_S:
                 self._above_since = None
                 return False
             if self._above_since is None:

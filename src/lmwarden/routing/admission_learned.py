@@ -4,7 +4,8 @@ Nothing of it is configured. Everything is a running mean or a quantile of a sho
 traffic and a router that was just made knows little: until then the defaults below stand.
 
 * *tokens per byte*: prompt tokens that the engine counted over the bytes of the body, for the part of a prompt that is
-  new; the rest of it is known from the last usage.
+  new; the rest of it is known from the last usage. The median, and of text only: a picture has thousands of bytes for
+  each of its tokens. What by its bytes would be far larger than all that was seen is taken for such a thing.
 * *output*: what an answer really has. A client's limit is usually far above that (Claude Code asks for 32,000).
 * *shared*: cached tokens of first turns. What all conversations begin with stands once in a replica, however many
   conversations it holds.
@@ -15,6 +16,7 @@ traffic and a router that was just made knows little: until then the defaults be
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from lmwarden.routing.conversations import Conversation
@@ -22,10 +24,19 @@ from lmwarden.types import RoutingRequest, Usage
 
 TOKENS_PER_BYTE = 0.25
 """Before the first usage."""
+TEXT_TOKENS_PER_BYTE = 0.05
+"""With fewer the bytes are no text."""
+RATIOS = 31
+BEYOND_SEEN_RATIO = 2.0
+"""No prompt, and no new part of one, is taken for so many times the largest that was seen ..."""
+SIZES, SIZES_MIN = 100, 20
+"""... among so many, and at least so many."""
 OUTPUT_TOKENS = 256
 """Before the first usage."""
 LEARN_RATIO = 0.1
 """Weight of the newest value in a running mean."""
+LULL_RATIO = 4.0
+"""So many times the usual time between two ends, or a turn's time, is the most that one counts for."""
 FIRST_TURNS = 15
 """So many first turns are looked at for what all share."""
 GAPS = 200
@@ -39,6 +50,8 @@ class Learned:
 
     def __init__(self) -> None:
         self.tokens_per_byte = TOKENS_PER_BYTE
+        self.most_tokens = math.inf
+        """No footprint is larger: what the largest replica holds."""
         self.output_tokens = float(OUTPUT_TOKENS)
         self.output_spread_tokens = 0.0
         """Mean distance from the mean."""
@@ -48,13 +61,16 @@ class Learned:
         self.turn_s = 0.0
         """Of a turn that kept its context: dispatch to end; 0: not known."""
         self.between_ends_s = 0.0
-        """Between two ends of turns, anywhere; 0: not known."""
+        """Between two ends of turns, anywhere, while something runs; 0: not known."""
         self._left_open = 0.0
         self._came_back = 0.0
         self.gaps: deque[float] = deque(maxlen=GAPS)
         self._firsts: deque[int] = deque(maxlen=FIRST_TURNS)
         self._reads: deque[float] = deque(maxlen=READS)
         self._last_end: float | None = None
+        self._ratios: deque[float] = deque(maxlen=RATIOS)
+        self._prompts = _Largest()
+        self._news = _Largest()
 
     def footprint(self, request: RoutingRequest, conversation: Conversation | None) -> int:
         """KV tokens that the turn will hold at its end beyond what all share, at least 1."""
@@ -62,7 +78,7 @@ class Learned:
         output = self.output_tokens + 2 * self.output_spread_tokens
         if request.max_output_tokens is not None:
             output = min(output, request.max_output_tokens)
-        return max(1, int(prompt + output) - self.shared_tokens)
+        return max(1, int(min(self.most_tokens, prompt + output - self.shared_tokens)))
 
     def prompt_tokens(self, request: RoutingRequest, conversation: Conversation | None) -> float:
         """The prompt: the last usage plus the new part's size; by its size alone where that is not known."""
@@ -71,23 +87,58 @@ class Learned:
             if conversation.body_bytes and new_bytes >= 0:
                 # The answer before it is in the new part and in the last usage.
                 new_tokens = new_bytes * self.tokens_per_byte - self.output_tokens
-                return conversation.context_tokens + max(0.0, new_tokens)
-        return request.body_bytes * self.tokens_per_byte
+                return conversation.context_tokens + max(0.0, min(new_tokens, self._news.bound))
+        return min(request.body_bytes * self.tokens_per_byte, self._prompts.bound)
 
-    def ended(self, request: RoutingRequest, usage: Usage, *, first: bool, now: float) -> None:
-        """A turn ended well. ``first``: of its conversation, which does not go on from anything."""
+    def ended(
+        self,
+        request: RoutingRequest,
+        usage: Usage,
+        *,
+        first: bool,
+        now: float,
+        conversation: Conversation | None = None,
+    ) -> None:
+        """A turn ended well.
+
+        Args:
+            request: What it was.
+            usage: What the engine counted.
+            first: Of its conversation, which does not go on from anything.
+            now: Seconds.
+            conversation: Whose it is, as it was before.
+        """
         last, self._last_end = self._last_end, now
         if last is not None:
-            self.between_ends_s = _mean(self.between_ends_s, now - last)
+            most_s = max(self.turn_s, LULL_RATIO * self.between_ends_s) or math.inf
+            self.between_ends_s = _mean(self.between_ends_s, min(now - last, most_s))
         prompt, completion = usage.prompt_tokens, usage.completion_tokens
-        if prompt and request.body_bytes:
-            self.tokens_per_byte = _mean(self.tokens_per_byte, prompt / request.body_bytes)
+        if prompt:
+            self._sized(request.body_bytes, prompt, first, conversation)
         if completion is not None:
             self.output_spread_tokens = _mean(self.output_spread_tokens, abs(completion - self.output_tokens))
             self.output_tokens = _mean(self.output_tokens, completion)
         if first and usage.cached_tokens is not None:
             self._firsts.append(usage.cached_tokens)
             self.shared_tokens = sorted(self._firsts)[len(self._firsts) // 2]
+
+    def _sized(self, body_bytes: int, prompt: int, first: bool, conversation: Conversation | None) -> None:
+        """A body was so many tokens."""
+        self._prompts.seen(prompt)
+        new_bytes, new_tokens = body_bytes, float(prompt)
+        if conversation is not None and conversation.context_tokens and conversation.body_bytes:
+            new_bytes -= conversation.body_bytes
+            new_tokens += self.output_tokens - conversation.context_tokens
+            self._news.seen(new_tokens)
+        elif not first:
+            return  # of a history that is not known: what it consists of says little about what is new
+        if new_bytes > 0 and new_tokens >= TEXT_TOKENS_PER_BYTE * new_bytes:
+            self._ratios.append(new_tokens / new_bytes)
+            self.tokens_per_byte = sorted(self._ratios)[len(self._ratios) // 2]
+
+    def nothing_runs(self) -> None:
+        """The time until the next end says nothing about ends."""
+        self._last_end = None
 
     def left_open(self) -> None:
         """A turn ended in another way than by a tool call: its conversation may be over."""
@@ -125,6 +176,20 @@ class Learned:
         if len(self.gaps) < 4:
             return None
         return sorted(self.gaps)[min(len(self.gaps) - 1, int(share * len(self.gaps)))]
+
+
+class _Largest:
+    """Of a window of sizes in tokens, and what is too large to be believed after them."""
+
+    def __init__(self) -> None:
+        self._sizes: deque[float] = deque(maxlen=SIZES)
+        self.bound = math.inf
+
+    def seen(self, tokens: float) -> None:
+        """One was so large."""
+        self._sizes.append(tokens)
+        if len(self._sizes) >= SIZES_MIN:
+            self.bound = BEYOND_SEEN_RATIO * max(self._sizes)
 
 
 def _mean(mean: float, value: float) -> float:

@@ -27,9 +27,10 @@ SCALE_MIN, SCALE_MAX = 0.5, 1.25
 LOWER_RATIO = 0.93
 LOWER_EVERY_S = 10.0
 RAISE = 0.002
+SCALE_USUAL, RAISE_BEYOND = 1.05, 0.0002
+"""Above the first it rises by the second: residents may be lucky for a while, and the engine's preemptions do not show
+in what they keep."""
 CEILING_BACK_PER_S = 0.05 / 3600
-TIER_RATIO = 1.2
-"""A CPU tier keeps contexts if it is so many times as large."""
 KEPT_LOW_RATIO = 0.7
 """A turn that found less of its context in the cache lost it."""
 
@@ -93,8 +94,7 @@ class Floor:
 
     def kept_tokens(self, shared_tokens: int) -> float:
         """What is not lost between turns: the cache's, or where it is larger the CPU tier's."""
-        tier = (self.replica.capacity.cpu_cache_tokens or 0) / TIER_RATIO
-        return max(self.capacity_tokens(shared_tokens), tier - shared_tokens)
+        return max(self.capacity_tokens(shared_tokens), self.replica.capacity.tier_keeps_tokens - shared_tokens)
 
     def free_tokens(self, shared_tokens: int) -> float:
         """What is left of it; below 0 where too much is there already."""
@@ -104,7 +104,8 @@ class Floor:
         """So much of a resident's context was still there."""
         if kept_ratio >= KEPT_LOW_RATIO:
             back = self.ceiling + CEILING_BACK_PER_S * (now - self.ceiling_since)
-            self.scale = max(self.scale, min(self.scale + RAISE, back, SCALE_MAX))
+            step = RAISE if self.scale < SCALE_USUAL else RAISE_BEYOND
+            self.scale = max(self.scale, min(self.scale + step, back, SCALE_MAX))
         elif now - self.lowered_at >= LOWER_EVERY_S:
             lower = max(SCALE_MIN, self.scale * LOWER_RATIO)
             self.ceiling, self.ceiling_since = (self.scale + lower) / 2, now
@@ -213,13 +214,17 @@ class Places:
         short = tokens - floor.free_tokens(shared_tokens)
         if short <= 0:
             return []
+        due = [
+            place
+            for place in floor.residents.values()
+            if not place.in_flight and (not place.returns or now - place.idle_since > keep_s)
+        ]
         leaving = []
-        for place in sorted(floor.residents.values(), key=_idle_since):
-            if not place.in_flight and (not place.returns or now - place.idle_since > keep_s):
-                leaving.append(place)
-                short -= place.tokens
-                if short <= 0:
-                    return leaving
+        for place in sorted(due, key=_idle_since):
+            leaving.append(place)
+            short -= place.tokens
+            if short <= 0:
+                return leaving
         return leaving if len(leaving) == len(floor.residents) and not floor.guest_tokens else None
 
 

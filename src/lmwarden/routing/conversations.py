@@ -62,6 +62,7 @@ class Conversation:
         "derived",
         "earlier",
         "epoch",
+        "gap_turns",
         "home",
         "in_flight",
         "last_used",
@@ -93,6 +94,8 @@ class Conversation:
         self.in_flight = 0
         """Its requests in flight, anywhere."""
         self.turns = 0
+        self.gap_turns = 0
+        """Its turns when the gap before its next one was noted."""
         self.waits = 0
         """How often it waited for a place (admission.py)."""
         self.context_tokens = 0

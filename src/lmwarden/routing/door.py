@@ -13,12 +13,13 @@ replica does, its home's cache has lost it, and it is ``rehomed``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from lmwarden.routing.admission import KEEP_MAX_S, Waiter, WaitingRoom
-from lmwarden.routing.admission_demand import ENGAGE_RATIO, GAP_ENGAGE_S, KEEPING_RATIO
 from lmwarden.routing.admission_places import KEPT_LOW_RATIO
+from lmwarden.routing.admission_use import Use
+from lmwarden.routing.admission_words import why, why_code
 from lmwarden.routing.conversations import RETURNS, Conversation, ConversationTable
 from lmwarden.routing.explain import Choice, Why
 from lmwarden.routing.open_turn import OpenTurn
@@ -42,10 +43,6 @@ LOOK_S = 0.5
 """How often demand is compared with capacity."""
 PUMP_S = 0.1
 """How often idle places are looked at while somebody waits."""
-LIVE_MIN_S = 1.0
-"""An idle conversation is part of the demand for at least so long."""
-
-
 KEPT_TOKENS = 500
 """With less context of its own a turn says nothing about what the engine kept."""
 
@@ -65,13 +62,21 @@ class Sends(Protocol):
         """Refuse it."""
         ...
 
-    def open_turns(self) -> Iterable[tuple[Ticket, OpenTurn]]:
+    def wait_expired(self) -> None:
+        """One goes because it has waited for ``max_wait_s``."""
+        ...
+
+    def open_turns(self) -> Collection[tuple[Ticket, OpenTurn]]:
         """Everything that was sent and has not ended."""
         ...
 
 
 _HELD = frozenset({Decision.PLACED, Decision.STICKY, Decision.REHOMED})
 """Who needs a place: turns of a conversation that stay where they go."""
+
+
+def _since(waiter: Waiter) -> tuple[float, Ticket]:
+    return waiter.since, waiter.ticket
 
 
 class Door:
@@ -84,16 +89,15 @@ class Door:
         self._table = table
         self._router = router
         self.room = WaitingRoom(fleet, settings.prefer, settings.max_wait_s)
+        self._use = Use(self.room, fleet, table, router.open_turns)
         self._gaps = self.room.learned.gaps
-        self.engaged = False
-        """As the room's switch; here for the hot path."""
-        self.wait_expired = 0
         self._look_at = now + LOOK_S
         self._pump_at = math.inf
-        self._capacity_tokens = 0.0
-        """What was compared last."""
-        self._usual_tokens = 0.0
-        """Of a conversation in use."""
+
+    @property
+    def engaged(self) -> bool:
+        """Whether turns need places."""
+        return self.room.thrash.engaged
 
     def configure(self, settings: RoutingSettings, now: float) -> Sequence[Action]:
         """Other settings, admission still on."""
@@ -113,8 +117,11 @@ class Door:
 
     # Requests
 
-    def came_back(self, conversation: Conversation, now: float) -> None:
-        """The next turn of a conversation that was idle."""
+    def _came_back(self, conversation: Conversation, now: float) -> None:
+        """The next turn of a conversation that was idle. If it is refused, and comes again, that is no other gap."""
+        if conversation.gap_turns == conversation.turns:
+            return
+        conversation.gap_turns = conversation.turns
         gap_s = now - conversation.last_used
         if conversation.returns:
             self._gaps.append(gap_s)
@@ -125,18 +132,21 @@ class Door:
     def came(
         self, ticket: Ticket, request: RoutingRequest, conversation: Conversation | None, choice: Choice, now: float
     ) -> Sequence[Action] | None:
-        """While engaged, a request that could go as ``choice`` says. None: it goes; else what happens instead."""
+        """A request that could go as ``choice`` says. None: it goes; else what happens instead."""
         room, key = self.room, request.conversation
-        if choice.decision not in _HELD or key is None:
+        if conversation is not None and choice.binds and not conversation.in_flight:
+            self._came_back(conversation, now)
+        if not self.engaged or key is None or choice.decision not in _HELD or request.engine is not None:
             return None
         tokens = room.learned.footprint(request, conversation)
         if room.goes_at_once(key, tokens, now):
             return None
+        actions = self.pump(now) if room.is_full else []  # it may have given up a place
         if room.is_full:
             retry_s = max(1, min(60, math.ceil(len(room) * room.learned.between_ends_s)))
-            return (self._router.refuse(ticket, RefuseReason.ROOM_FULL, retry_s), *self.pump(now))
+            return (self._router.refuse(ticket, RefuseReason.ROOM_FULL, retry_s), *actions)
         room.enter(Waiter(ticket, request, key, tokens, now))
-        return self.pump(now)
+        return [*actions, *self.pump(now)]
 
     def went(
         self, ticket: Ticket, request: RoutingRequest, key: ConversationKey | None, choice: Choice, now: float
@@ -146,16 +156,21 @@ class Door:
             return
         conversation = None if key is None else self._table.get(key)
         tokens = self.room.learned.footprint(request, conversation)
-        self._count(ticket, key, choice, tokens)
+        self._count(ticket, request, key, choice, tokens)
 
-    def _count(self, ticket: Ticket, key: ConversationKey | None, choice: Choice, tokens: int) -> None:
+    def _count(
+        self, ticket: Ticket, request: RoutingRequest, key: ConversationKey | None, choice: Choice, tokens: int
+    ) -> None:
         """Give it its conversation's place, or make it a guest."""
         replica, places = choice.replica, self.room.places
         assert replica is not None
-        if key is None or choice.decision not in _HELD:
+        place = None if key is None else places.of(key)
+        if key is None or choice.decision not in _HELD or (request.engine is not None and place is None):
             places.visit(ticket, replica, tokens)
-        else:
-            places.ride(ticket, places.take(key, replica, tokens))
+            return
+        if place is not None and place.in_flight:
+            tokens = max(tokens, place.tokens)  # beside a turn that is larger
+        places.ride(ticket, places.take(key, replica, tokens))
 
     def moved(
         self, ticket: Ticket, request: RoutingRequest, key: ConversationKey | None, choice: Choice, now: float
@@ -171,7 +186,7 @@ class Door:
         if conversation is not None and usage.finish_reason not in RETURNS:
             room.learned.left_open()
         first = conversation is not None and conversation.turns == 1 and not turn.request.resumed
-        room.learned.ended(turn.request, usage, first=first, now=now)
+        room.learned.ended(turn.request, usage, first=first, now=now, conversation=conversation)
         if conversation is None or prompt is None or cached is None:
             return
         shared = room.learned.shared_tokens
@@ -198,6 +213,8 @@ class Door:
 
     def ended(self, ticket: Ticket, returns: bool, now: float) -> Sequence[Action]:
         """A request that was sent has ended."""
+        if not self._router.open_turns():
+            self.room.learned.nothing_runs()
         if not self.engaged:
             return ()
         self.room.places.ended(ticket, returns or self.room.learned.comes_back, now)
@@ -217,29 +234,28 @@ class Door:
             self._look_at = now + LOOK_S
             self.room.refresh()
             gap_s = self.room.learned.gap_quantile_s(0.75)
-            median = self.room.beta == math.inf
-            demand_ratio = self._demand_ratio(now, with_tier=not median)
-            if self.room.thrash.look(demand_ratio, gap_s, len(self.room), now, though_kept=median):
-                self.engaged = self.room.thrash.engaged
+            demand_ratio = self._use.demand_ratio(now)
+            waiting = len(self.room) if self._use.capacity_known else 0  # nobody waits for what is not known
+            if self.room.thrash.look(demand_ratio, gap_s, waiting, now, though_kept=self._use.for_median):
                 if self.engaged:
                     self._give_places(now)
                 else:
                     actions += self.open(now)
-        actions += self.pump(now)
+        # All may have been drained: then those who wait are refused, as are those who come.
+        actions += self.pump(now) if self._fleet.ready or not len(self.room) else self.open(now)
         return actions
 
     def pump(self, now: float) -> list[Action]:
         """Let out whoever may go: those who have waited for too long, then those for whom there is room."""
         room, actions = self.room, []
         while (oldest := room.oldest) is not None and now >= oldest.since + room.max_wait_s:
-            self.wait_expired += 1
-            actions.append(self._let_go(oldest, None, now))
+            self._router.wait_expired()
+            actions += self._let_go_together(oldest, None, now)
         while len(room):
             found = room.next(self._fleet.usable(now), now)
             if found is None:
                 break
-            waiter, replica = found
-            actions.append(self._let_go(waiter, replica, now))
+            actions += self._let_go_together(*found, now)
         self._pump_at = math.inf
         if oldest is not None and len(room):
             self._pump_at = min(now + PUMP_S, oldest.since + room.max_wait_s)
@@ -247,9 +263,18 @@ class Door:
 
     def open(self, now: float) -> list[Action]:
         """All who wait go, the oldest first, and nobody has a place."""
-        actions = [self._let_go(waiter, None, now) for waiter in sorted(self.room, key=lambda w: (w.since, w.ticket))]
+        actions = [self._let_go(waiter, None, now) for waiter in sorted(self.room, key=_since)]
         self.room.places.clear()
         self._pump_at = math.inf
+        return actions
+
+    def _let_go_together(self, waiter: Waiter, replica: Replica | None, now: float) -> list[Action]:
+        """And with it, to the same place, what else waits of its conversation: one context, and none overtakes."""
+        actions = [self._let_go(waiter, replica, now)]
+        place = self.room.places.of(waiter.key)
+        if place is not None:
+            others = sorted((other for other in self.room if other.key == waiter.key), key=_since)
+            actions += [self._let_go(other, place.replica, now) for other in others]
         return actions
 
     def _let_go(self, waiter: Waiter, replica: Replica | None, now: float) -> Action:
@@ -268,7 +293,7 @@ class Door:
         places, conversation = self.room.places, self._table.get(waiter.key)
         places.reads(waiter.ticket, replica, waiter.tokens)
         place = places.riding(waiter.ticket)
-        if place is not None and conversation is not None:
+        if place is not None and conversation is not None and place.in_flight == 1:  # who goes with it waited with it
             conversation.waits += 1
             place.waits = conversation.waits
 
@@ -277,44 +302,13 @@ class Door:
         decision = Decision.PLACED if new else Decision.REHOMED
         return Choice(decision, replica.engine, replica, choice.threshold, Why.ROOM, choice.home)
 
-    # Demand
-
-    def _demand_ratio(self, now: float, *, with_tier: bool) -> float:
-        learned, shared = self.room.learned, self.room.learned.shared_tokens
-        floors = [self.room.places.floors[replica] for replica in self._fleet.ready]
-        kept = [floor.kept_tokens(shared) if with_tier else floor.capacity_tokens(shared) for floor in floors]
-        self._capacity_tokens = capacity = sum(kept)
-        if capacity <= 0.0:
-            return 0.0
-        turns: dict[ConversationKey, int] = {}
-        for _, turn in self._router.open_turns():
-            if turn.key is not None:
-                turns[turn.key] = learned.footprint(turn.request, turn.conversation)
-        for waiter in self.room:
-            turns[waiter.key] = waiter.tokens
-        idle = [max(0, c.context_tokens - shared) for key, c in self._idle(now) if key not in turns]
-        total = sum(turns.values()) + sum(idle)
-        self._usual_tokens = total / (len(turns) + len(idle)) if total else 0.0
-        return total / capacity
-
-    def _idle(self, now: float) -> list[tuple[ConversationKey, Conversation]]:
-        """Conversations whose next turn is about to come."""
-        since = now - max(LIVE_MIN_S, self.room.keep_s)
-        found = []
-        for key, conversation in self._table.latest():
-            if conversation.last_used < since:
-                break
-            returns = conversation.returns or self.room.learned.comes_back
-            if returns and not conversation.in_flight and conversation.has_home:
-                found.append((key, conversation))
-        return found
-
     def _give_places(self, now: float) -> None:
         places, learned = self.room.places, self.room.learned
         for ticket, turn in self._router.open_turns():
             if turn.choice.replica is not None:
-                self._count(ticket, turn.key, turn.choice, learned.footprint(turn.request, turn.conversation))
-        for key, conversation in self._idle(now):
+                tokens = learned.footprint(turn.request, turn.conversation)
+                self._count(ticket, turn.request, turn.key, turn.choice, tokens)
+        for key, conversation in self._use.idle(now):
             assert conversation.home is not None
             place = places.take(key, conversation.home, max(1, conversation.context_tokens - learned.shared_tokens))
             place.idle_since = conversation.last_used
@@ -332,49 +326,24 @@ class Door:
             longest_wait_s=None if oldest is None else now - oldest.since,
             residents=len(places.by_key),
             reserved_tokens=reserved,
-            room_for=self._room_for(),
+            room_for=self._use.room_for,
             demand_ratio=room.thrash.demand_ratio,
-            wait_expired=self.wait_expired,
             why=self._why(),
             why_code=self._why_code(),
             gap_s=room.learned.gap_quantile_s(0.75),
-            tier_tokens=self._tier_tokens(),
+            tier_tokens=self._use.tier_tokens,
         )
 
-    def _tier_tokens(self) -> int | None:
-        shared, tiers = self.room.learned.shared_tokens, 0
-        for replica in self._fleet.ready:
-            floor = self.room.places.floors[replica]
-            if floor.kept_tokens(shared) > floor.capacity_tokens(shared):
-                tiers += replica.capacity.cpu_cache_tokens or 0
-        return tiers or None
-
     def _why_code(self) -> str:
-        thrash, gap_s = self.room.thrash, self.room.learned.gap_quantile_s(0.75)
-        if thrash.engaged:
-            return "engaged"
-        if not any(floor.replica.capacity.kv_cache_tokens for floor in self.room.places.floors.values()):
-            return "no_capacity"
-        if thrash.demand_ratio > ENGAGE_RATIO:
-            if gap_s is not None and gap_s > GAP_ENGAGE_S:
-                return "gaps"
-            if thrash.lost_ratio is not None and thrash.lost_ratio <= KEEPING_RATIO:
-                return "kept"
-        return "open"
+        return why_code(
+            self.room.thrash,
+            self.room.learned.gap_quantile_s(0.75),
+            capacity_known=self._use.capacity_known,
+            though_kept=self._use.for_median,
+        )
 
     def _why(self) -> str:
-        demand = f"the conversations in use need {self.room.thrash.demand_ratio:.2f} times what the replicas hold"
-        match self._why_code():
-            case "engaged":
-                return f"Engaged: {demand}; so many run as keep their context, and the others wait."
-            case "no_capacity":
-                return "Open: the engines report no KV capacity."
-            case "gaps":
-                pauses = f"a quarter of the pauses exceeds {self.room.learned.gap_quantile_s(0.75):.1f} s"
-                return f"Open: {demand}, but agents pause between their turns ({pauses})."
-            case "kept":
-                return f"Open: {demand}, but they find their context there."
-        return f"Open: {demand}."
+        return why(self._why_code(), self.room.thrash.demand_ratio, self.room.learned.gap_quantile_s(0.75))
 
     def explain(self, ticket: Ticket, threshold: int) -> Explanation:
         """Of a request that waits.
@@ -397,8 +366,3 @@ class Door:
             retried=False,
             candidates=(),
         )
-
-    def _room_for(self) -> int | None:
-        if not self._usual_tokens:
-            return None
-        return max(0, int(self._capacity_tokens * (1.0 - self.room.thrash.demand_ratio) / self._usual_tokens))

@@ -47,6 +47,10 @@ def check(router: Router, now: float) -> None:
         if decision is not Decision.UNROUTED:
             counted = sum(replica.decisions[decision] for replica in fleet)
             assert counted == router._decisions[decision] >= 0, f"{decision}: replicas' counts and the sum differ"
+    for ticket, entry in router._open.items():
+        named = entry.request.engine
+        there = named is None or entry.request.pin is not None or entry.choice.engine.name == named
+        assert there, f"ticket {ticket} is not at the engine that it must go to"
     waiting = 0 if router._door is None else len(router._door.room)
     told = sum(router._decisions.values()) + router._refused + router._left_room + waiting
     assert told == router._last_ticket, "decisions and requests differ"
@@ -69,6 +73,8 @@ def _check_room(router: Router, room: WaitingRoom, now: float) -> None:
         assert all(place.tokens > 0 for _, place in residents), f"{replica.name}: a place of nothing"
         guests = sum(tokens for where, tokens in places._guests.values() if where is floor)
         assert floor.guest_tokens == guests >= 0, f"{replica.name}: guest tokens"
+        reading = sum(tokens for where, tokens in places._reading.values() if where is floor)
+        assert floor.reading_tokens == reading >= 0, f"{replica.name}: reading tokens"
     riding = Counter(id(place) for place in places._riding.values())
     assert all(place.in_flight == riding[id(place)] for place in places.by_key.values()), "turns of residents"
-    assert {*places._riding, *places._guests} <= {*router._open}, "a closed ticket has a place"
+    assert {*places._riding, *places._guests, *places._reading} <= {*router._open}, "a closed ticket has a place"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
 from lmwarden.routing.conversations import RETURNS, Conversation, ConversationTable
@@ -88,6 +88,7 @@ class Router:
         self._refused = 0
         self._left_room = 0
         """Requests whose client left while they waited."""
+        self._wait_expired = 0
         self._door: Door | None = None
         """None: admission is off, or affinity."""
         self._open_door(0.0)
@@ -106,12 +107,9 @@ class Router:
             return ticket, (Refuse(ticket, choice, RETRY_AFTER_S),)
         door = self._door
         if door is not None:
-            if conversation is not None and not conversation.in_flight:
-                door.came_back(conversation, now)
-            if door.engaged:
-                instead = door.came(ticket, request, conversation, choice, now)
-                if instead is not None:
-                    return ticket, instead
+            instead = door.came(ticket, request, conversation, choice, now)
+            if instead is not None:
+                return ticket, instead
         return ticket, (self._send(ticket, request, conversation, choice, now),)
 
     def _send(
@@ -319,6 +317,7 @@ class Router:
             in_flight=len(self._open),
             decisions=self._decisions,
             refused=self._refused,
+            wait_expired=self._wait_expired,
             conversations=len(self._table),
             room=None if self._door is None else self._door.view(now),
             places=None if self._door is None else self._door.room.places,
@@ -357,7 +356,11 @@ class Router:
         self._refused += 1
         return Refuse(ticket, reason, retry_after_s)
 
-    def open_turns(self) -> Iterable[tuple[Ticket, OpenTurn]]:
+    def wait_expired(self) -> None:
+        """Count one that goes because it has waited for ``max_wait_s``: here, because rooms come and go."""
+        self._wait_expired += 1
+
+    def open_turns(self) -> Collection[tuple[Ticket, OpenTurn]]:
         """Everything that was sent and has not ended."""
         return self._open.items()
 

@@ -27,6 +27,7 @@ def router_view(
     in_flight: int,
     decisions: Mapping[Decision, int],
     refused: int,
+    wait_expired: int,
     conversations: int,
     room: RoomView | None = None,
     places: Places | None = None,
@@ -57,6 +58,7 @@ def router_view(
         ),
         balancer=balancer,
         room=room,
+        wait_expired=wait_expired,
     )
 
 

@@ -1,0 +1,42 @@
+"""What is in use, and what there is for it."""
+
+from __future__ import annotations
+
+from tests.routing.test_door import BODY, Crowd
+
+from lmwarden.routing.admission_demand import STAY_S
+from lmwarden.types import ReplicaCapacity
+
+
+def test_where_one_replica_says_nothing_of_its_capacity_nobody_is_held() -> None:
+    """The other's places alone would send everybody there."""
+    crowd = Crowd(1)
+    crowd.driver.capacity = ReplicaCapacity(kv_cache_tokens=None, max_num_seqs=32)
+    crowd.driver.up("e0/1")
+    crowd.names = [f"d{number}" for number in range(14)]
+    for name in crowd.names:
+        crowd.tickets[name] = crowd.driver.offer(name, body_bytes=BODY)
+    for _ in range(3):
+        crowd.everybody()
+        crowd.wait(4.0)
+    assert (crowd.room.engaged, crowd.room.demand_ratio, crowd.room.why_code) == (False, 0.0, "no_capacity")
+    assert crowd.room.room_for is None
+    assert min(crowd.driver.in_flight().values()) > 4
+
+
+def test_an_engaged_room_opens_when_such_a_replica_comes() -> None:
+    crowd = Crowd(30)
+    crowd.everybody()
+    assert crowd.room.waiting
+    crowd.driver.capacity = ReplicaCapacity(kv_cache_tokens=None, max_num_seqs=32)
+    crowd.driver.up("e0/1", "boot2")
+    crowd.wait(STAY_S + 1.0)
+    assert (crowd.room.engaged, crowd.room.waiting) == (False, 0)
+
+
+def test_while_no_replica_is_ready_the_capacity_is_not_said_to_be_unknown() -> None:
+    crowd = Crowd(2)
+    for replica in crowd.driver.replicas:
+        crowd.driver.down(replica)
+    crowd.wait(1.0)
+    assert (crowd.room.demand_ratio, crowd.room.why_code) == (0.0, "open")
