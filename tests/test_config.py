@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lmwarden.config import ConfigError, EngineUrl, Flag, is_loopback, load, load_storage, parse_engine_url
+from lmwarden.types import MOST_WAIT_S
 
 ATTACH = '[models.engine]\nattach = ["http://127.0.0.1:8000"]\n'
 ENGINE = '[[models]]\nname = "m"\n' + ATTACH
@@ -38,6 +39,8 @@ def test_defaults_apply_under_what_the_file_says(tmp_path: Path) -> None:
     assert (settings.affinity, settings.placement, settings.spill_threshold) == (True, "least-loaded", None)
     assert settings.live_s == 1800
     assert (settings.admission, settings.prefer, settings.max_wait_s) == ("auto", "balanced", 240)
+    # Who waited as long as may be set is answered, or told, while its client still listens (about 297 s).
+    assert MOST_WAIT_S + 20 <= config.client.stream_silence_s < 297
 
 
 def test_routing_settings_of_one_model_do_not_reach_the_next(tmp_path: Path) -> None:
@@ -146,7 +149,7 @@ def test_a_mistake_is_blamed_where_the_key_was_given(tmp_path: Path) -> None:
         ),
         (
             ENGINE + "[models.routing]\nmax_wait_s = 300\n",
-            "models[0].routing.max_wait_s: must be a number from 1 to 295, not 300",
+            "models[0].routing.max_wait_s: must be a number from 1 to 270, not 300",
         ),
         (ENGINE + ENGINE.replace('name = "m"', ""), "models[1].engine.attach: http://127.0.0.1:8000 is given twice"),
         (ENGINE + ENGINE.replace("8000", "8001"), "models[1].name: 'm' is given twice"),

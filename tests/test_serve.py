@@ -249,7 +249,7 @@ async def test_a_setting_changed_at_run_time_holds_over_a_restart_until_the_file
         ("spill_threshold", -5, None),
         ("placement", ["hash"], "least-loaded"),
         ("of_another_version", 1, None),
-        ("max_wait_s", 300, 240.0),
+        ("max_wait_s", 295, 240.0),
         ("admission", None, "auto"),
     ],
 )

@@ -21,6 +21,11 @@ describe("the waiting room", () => {
   it("says why with the numbers", () => {
     const text = (admission: Partial<Admission>) => roomSentence(en, seen(admission)).text;
     expect(text({ why_code: "engaged", engaged: true })).toContain("need 142% of what the caches hold");
+    expect(text({ why_code: "emptying", engaged: true, demand_ratio: 0 })).toContain("need 0% of what the caches hold, so all fit again");
+    expect(text({ why_code: "open", demand_ratio: 0.4 })).toContain("need 40% of what the caches hold. Every request");
+    expect(text({ why_code: "open", demand_ratio: 1.1 })).toContain("110% of what the caches hold, too little above to hold anybody");
+    expect(text({ why_code: "settling" })).toContain("the room engages if that stays so");
+    expect(text({ why_code: "settling", gap_s: null })).toContain("it is not known yet how long agents pause");
     expect(text({ why_code: "gaps" })).toContain("a quarter of the pauses exceeds 1.7 s");
     expect(text({ why_code: "kept", tier_tokens: 400_000 })).toContain("a CPU tier holds 400k tokens");
     expect(text({ why_code: "kept" })).not.toContain("CPU tier");
@@ -36,6 +41,7 @@ describe("the waiting room", () => {
           const { text, english } = roomSentence(texts, seen({ why_code, demand_ratio, gap_s: null }));
           expect(text.length).toBeGreaterThan(8);
           expect(text).not.toMatch(/undefined|null|NaN/);
+          if (texts === zh && why_code === "engaged") expect(text).toMatch(/^生效中/);
           expect(english).toBe(false);
         }
   });

@@ -104,6 +104,21 @@ describe("words for codes", () => {
     expect(warningWords(zh, { ...ledger, level: "warning", params: { trouble: "disk is full" } }).text).toBe("历史与归属：disk is full");
   });
 
+  it.each([
+    ["engine_down", "why", "e0（http://a:1）没有响应"],
+    ["engine_starting", "detail", "e0 正在启动"],
+    ["engine_stopping", "detail", "e0 正在停止"],
+    ["engine_stopped", "detail", "e0 已停止"],
+    ["pin_failed", "detail", "e0 在 /v1/messages 上不遵守指定的 rank"],
+    ["pin_unverified", "detail", "尚不清楚 e0 在 /v1/messages 上是否遵守 rank"],
+  ])("keeps the reason of %s in Chinese, and does without where there is none", (code, name, sentence) => {
+    const params = { engine: "e0", url: "http://a:1", path: "/v1/messages" };
+    const told = (more: Record<string, string>) =>
+      warningWords(zh, { code, text: "server", what_to_do: null, params: { ...params, ...more } });
+    expect(told({ [name]: "no [::1] route" })).toMatchObject({ text: `${sentence}：no [::1] route`, english: false });
+    for (const none of [{}, { [name]: "" }]) expect(told(none)).toMatchObject({ text: sentence, english: false });
+  });
+
   it("names the warden's own answers, also those of a later version", () => {
     expect(ownAnswer(en, "model_not_found")).toBe("unknown model");
     expect(ownAnswer(zh, "a_new_code")).toBe("a new code");

@@ -120,11 +120,12 @@ class _Sink:
         self._model.router.observe(replica, sample, self._clock())
 
     def replica_up(self, replica: ReplicaId, capacity: ReplicaCapacity, boot_id: str) -> None:
-        self.perform(self._model.router.replica_up(replica, capacity, boot_id, self._clock()))
+        actions = self._model.router.replica_up(replica, capacity, boot_id, self._clock())
         known = self._boot_ids.get(replica)
         self._boot_ids[replica] = boot_id or known or ""
         if known and boot_id and known != boot_id:
             self._gateway.engine_restarted(self._model.name, replica.engine)
+        self.perform(actions)  # after that: what is let out now must not go over the old run's connections
         self._gateway.describe(self._model.name, self._model.max_model_len)
 
     def replica_down(self, replica: ReplicaId) -> None:

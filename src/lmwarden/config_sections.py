@@ -16,13 +16,13 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from lmwarden.config_engine import EngineConfig, Name, PositiveFloat, PositiveInt, Section
-from lmwarden.types import RoutingSettings
+from lmwarden.types import MOST_WAIT_S, RoutingSettings
 
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 """0: the system chooses a free one."""
 SpillThreshold: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
-MaxWait: TypeAlias = Annotated[float, msgspec.Meta(ge=1, le=295)]
-"""Seconds: Claude Code gives a request up that has no answer after 297 to 300 s."""
+MaxWait: TypeAlias = Annotated[float, msgspec.Meta(ge=1, le=MOST_WAIT_S)]
+"""Seconds."""
 
 
 class ClientConfig(Section, frozen=True, kw_only=True):

@@ -105,7 +105,6 @@ def room(**changes: Any) -> RoomView:
         reserved_tokens=0,
         room_for=4,
         demand_ratio=0.5,
-        wait_expired=0,
         why="Open: they fit.",
         why_code="open",
     )

@@ -11,19 +11,23 @@ from lmwarden.console.admission import GIB, admission_state, kept_tokens, tier_a
 from lmwarden.control import ModelSnapshot
 from lmwarden.types import ReplicaCapacity, ReplicaState, RoutingSettings
 
+FOR_MEDIAN = RoutingSettings(admission="auto", prefer="median")
+
 
 def test_a_room_that_is_off_is_null() -> None:
     state = admission_state(model(), 2)
     assert (state.mode, state.why_code, state.engaged, state.waiting, state.room_for) == ("off", "off", False, 0, 2)
-    nulls = ("longest_wait_s", "residents", "reserved_tokens", "demand_ratio", "wait_expired", "why", "gap_s")
+    nulls = ("longest_wait_s", "residents", "reserved_tokens", "demand_ratio", "why", "gap_s")
     assert all(getattr(state, name) is None for name in nulls)
+    assert state.wait_expired == 0
+    assert admission_state(model(view=view(wait_expired=3)), 2).wait_expired == 3
 
 
 def test_an_engaged_room_tells_who_waits_and_why() -> None:
-    state = admission_state(model(view=engaged()), 0)
+    state = admission_state(model(view=engaged(wait_expired=2)), 0)
     assert (state.mode, state.prefer, state.max_wait_s) == ("auto", "balanced", 240.0)
     assert (state.engaged, state.waiting, state.longest_wait_s, state.room_for) == (True, 3, 12.4, 0)
-    assert (state.residents, state.reserved_tokens, state.demand_ratio, state.wait_expired) == (8, 70_000, 1.5, 0)
+    assert (state.residents, state.reserved_tokens, state.demand_ratio, state.wait_expired) == (8, 70_000, 1.5, 2)
     assert (state.why, state.why_code) == ("Engaged: they do not fit.", "engaged")
 
 
@@ -62,23 +66,36 @@ def test_the_advice_is_a_fifth_more_than_what_is_in_use() -> None:
         model(view=view(room=room(demand_ratio=0.9))),
         # They find their context there: something keeps it that we do not know.
         model(view=view(room=room(demand_ratio=1.3, why_code="kept"))),
-        # The tier is large enough, and the room is engaged because the median is preferred.
-        model(
-            view=engaged(replicas=(with_tier(100_000), with_tier(100_000)), room=room(engaged=True, demand_ratio=0.7))
+        # The median is preferred: demand is over the caches alone, the tiers keep all of it, and yet some wait.
+        model(view=engaged(replicas=(with_tier(100_000), with_tier(100_000)), settings=FOR_MEDIAN)),
+        model(view=engaged(replicas=(with_tier(None), with_tier(None)), settings=FOR_MEDIAN)),
+        # It does not hold anybody, or not for long.
+        *(
+            model(view=view(room=room(engaged=why == "emptying", demand_ratio=1.3, why_code=why)))
+            for why in ("open", "settling", "no_capacity", "emptying")
         ),
-        model(view=engaged(replicas=(with_tier(80_000), with_tier(80_000)), room=room(demand_ratio=1.01))),
         # Unknown capacities, or none.
         model(view=engaged(replicas=(with_tier(None), with_tier(None, None)))),
         model(view=engaged(replicas=())),
     ],
 )
 def test_no_advice_where_it_would_not_help_or_cannot_be_told(made_up: ModelSnapshot) -> None:
-    if needed(made_up) is not None:
-        # A tier that is a little too small is told the larger size.
-        assert made_up.view.replicas[0].capacity.cpu_cache_tokens == 80_000
-        assert needed(made_up) == 81_000
-        return
     assert admission_state(made_up, None).tier_advice is None
+
+
+def test_a_tier_that_is_a_little_too_small_is_told_the_larger_size() -> None:
+    small = (with_tier(80_000), with_tier(80_000))
+    assert (
+        needed(model(view=engaged(replicas=small, room=room(engaged=True, demand_ratio=1.01, why_code="engaged"))))
+        == 81_000
+    )
+
+
+@pytest.mark.parametrize("why", ["engaged", "gaps"])
+def test_advice_is_given_where_some_wait_or_pause(why: str) -> None:
+    held = room(engaged=why == "engaged", demand_ratio=1.5, why_code=why)
+    two = (with_tier(None), with_tier(None))
+    assert needed(model(view=view(replicas=two, room=held, settings=RoutingSettings(admission="auto")))) == 72_000
 
 
 def test_memory_is_told_where_it_is_known() -> None:

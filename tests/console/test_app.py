@@ -53,9 +53,8 @@ async def test_the_routing_state_has_the_published_shape(console: Console) -> No
             "waiting": 0,
             "room_for": 0,
             "why_code": "off",
-            **dict.fromkeys(
-                ("longest_wait_s", "residents", "reserved_tokens", "demand_ratio", "wait_expired", "why", "gap_s")
-            ),
+            "wait_expired": 0,
+            **dict.fromkeys(("longest_wait_s", "residents", "reserved_tokens", "demand_ratio", "why", "gap_s")),
             "tier_tokens": None,
             "tier_advice": None,
         },

@@ -33,9 +33,23 @@ def test_an_engaged_room_says_what_it_does_and_what_would_help() -> None:
 
 
 def test_an_engaged_room_where_nobody_waits_just_now() -> None:
-    (check,) = found(model(view=engaged(room=room(engaged=True, demand_ratio=1.2)))).values()
-    assert check.text.endswith("and 0 requests wait for one")
+    (check,) = found(model(view=engaged(room=room(engaged=True, demand_ratio=1.2, why_code="engaged")))).values()
+    assert (check.level, check.text.endswith("and 0 requests wait for one")) == (Level.WARNING, True)
     assert "longest_wait_s" not in check.params
+
+
+def test_a_room_that_empties_is_no_trouble_unless_somebody_still_waits() -> None:
+    empty = room(engaged=True, demand_ratio=0.0, why_code="emptying")
+    checks = found(model(view=engaged(room=empty, waiting=0)))
+    assert {name: check.level for name, check in checks.items()} == {"waiting_room_open": Level.OK}
+    last = room(engaged=True, demand_ratio=0.9, why_code="emptying", waiting=1, residents=4)
+    assert found(model(view=engaged(room=last)))["waiting_room"].level is Level.WARNING
+
+
+def test_where_the_median_is_preferred_no_tier_is_recommended() -> None:
+    (check,) = found(model(view=engaged(settings=RoutingSettings(admission="auto", prefer="median")))).values()
+    assert check.what_to_do == "fewer agents at a time; nobody waits longer than 240 s"
+    assert "tier_tokens" not in check.params
 
 
 def test_live_conversations_that_do_not_fit_are_no_trouble_where_those_in_use_do() -> None:

@@ -134,3 +134,13 @@ def test_the_last_minute_counts_and_not_the_good_hours_before_it() -> None:
     assert found(msgspec.structs.replace(good, rates=now_bad))["prefix_changes"].level is Level.WARNING
     hardly_any = Rates(prompt_tokens_per_s=10.0, cached_tokens_per_s=0.0)
     assert found(msgspec.structs.replace(good, rates=hardly_any))["prefix"].level is Level.OK
+
+
+def test_prompts_of_which_the_engine_did_not_tell_blame_nobody() -> None:
+    """Clients that left: of what it told 90 % was cached."""
+    silent = counted(prompt_tokens_cached=900, prompt_tokens_computed=9100, prompt_tokens_unknown=9000).counters
+    checks = found(msgspec.structs.replace(worked(900, 100), counters=silent))
+    assert "90%" in checks["prefix"].text
+    recent = Rates(prompt_tokens_per_s=10_000.0, cached_tokens_per_s=900.0, unknown_tokens_per_s=9_000.0)
+    checks = found(msgspec.structs.replace(worked(0, 10_000), rates=recent))
+    assert "90%" in checks["prefix"].text

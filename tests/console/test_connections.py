@@ -150,6 +150,24 @@ async def test_a_body_is_read(port: int) -> None:
         assert (await everything(reader)).endswith(b"\r\n\r\n1")
 
 
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b'{"a": NaN}', b"the body must be a JSON object in UTF-8; NaN and Infinity are no JSON"),
+        (b"[]", b"the body must be a JSON object in UTF-8"),
+        (b'{"a": "\xff"}', b"the body must be a JSON object in UTF-8"),
+        (b'{"a": ' + 5000 * b"[" + 5000 * b"]" + b"}", b"the body must be a JSON object that is not nested deeply"),
+    ],
+)
+async def test_a_body_that_is_none_is_told_what_it_has_to_be(port: int, body: bytes, sentence: bytes) -> None:
+    async with connected(port) as (reader, writer):
+        head = f"POST /takes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        answer = await everything(reader)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert sentence in answer
+
+
 async def test_who_leaves_in_the_middle_of_a_body_makes_no_line_in_the_log(
     port: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -85,6 +85,18 @@ async def test_a_key_is_limited_to_models(whole_console: Console, keys: KeyStore
     assert [key.models for key in keys.stored()] == [["org/model"], None]
 
 
+async def test_what_is_answered_is_what_is_kept(whole_console: Console, keys: KeyStore) -> None:
+    made = await whole_console.ask("POST", KEYS, 201, {"name": "anna", "models": ["org/model", "org/model"]})
+    assert made["models"] == keys.stored()[0].models == ["org/model"]
+
+
+@pytest.mark.parametrize("body", [{"name": "x", "more": 1}, {"name": "x", "model": ["org/model"]}, {"models": None}])
+async def test_what_a_body_may_have_is_said(whole_console: Console, keys: KeyStore, body: dict[str, Any]) -> None:
+    answer = await whole_console.ask("POST", KEYS, 400, body)
+    assert '{"name": "…", "models": […]}' in answer["error"]
+    assert keys.stored() == []
+
+
 async def test_models_that_a_key_cannot_be_limited_to(whole_console: Console, keys: KeyStore) -> None:
     cannot_be: list[Any] = [[], [""], [3], "org/model", {}, ["a\nb"], [f"m{number}" for number in range(101)]]
     for models in cannot_be:

@@ -146,7 +146,7 @@ def test_the_waiting_room_in_figures() -> None:
         wait_counts=(0,) * 8 + (3,) + (0,) * 5,
         wait_sum_s=36.0,
     ).counters
-    held = engaged(room=room(engaged=True, waiting=3, wait_expired=2))
+    held = engaged(room=room(engaged=True, waiting=3), wait_expired=2)
     series = parsed(exposition(snapshot(model(view=held, counters=counters))))
     for name, labels, value in (
         ("lmwarden_waiting_room", [named], 3),
@@ -155,11 +155,11 @@ def test_the_waiting_room_in_figures() -> None:
         ("lmwarden_waiting_room_seconds_sum", [named], 36),
         ("lmwarden_waiting_room_seconds_bucket", [("le", "8.0"), named], 0),
         ("lmwarden_waiting_room_seconds_bucket", [("le", "15.0"), named], 3),
-        ("lmwarden_requests_total", [("decision", "waiting"), named, ("outcome", "cancelled")], 2),
+        ("lmwarden_requests_total", [("decision", "left"), named, ("outcome", "cancelled")], 2),
         ("lmwarden_requests_total", [("decision", "refused"), named, ("outcome", "refused")], 1),
         ("lmwarden_requests_total", [("decision", "none"), named, ("outcome", "failed")], 1),
     ):
         assert series[name, tuple(sorted(labels))] == value, name
-    off = parsed(exposition(snapshot(model())))
+    off = parsed(exposition(snapshot(model(view=view(wait_expired=2)))))
     assert off["lmwarden_waiting_room_engaged", (named,)] == 0
-    assert ("lmwarden_wait_expired_total", (named,)) not in off
+    assert off["lmwarden_wait_expired_total", (named,)] == 2

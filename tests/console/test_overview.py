@@ -121,7 +121,10 @@ def test_what_still_fits_beside_those_in_use() -> None:
     # None is in use: everything is free.
     assert fits(room_for=None, demand_ratio=0.0) == 4
     assert fits(room_for=None, demand_ratio=0.4) is None
-    assert fits(room_for=3, engaged=True) == 0
+    assert fits(room_for=3, engaged=True, demand_ratio=1.2) == 0
+    assert fits(room_for=3, engaged=True, demand_ratio=0.9, waiting=1) == 0
+    # The work has ended; the room opens in a moment.
+    assert fits(room_for=3, engaged=True, demand_ratio=0.5) == 3
 
 
 @pytest.mark.parametrize("figures", [{"waiting": 1}, {"kv_used_ratio": 0.95}])

@@ -76,6 +76,26 @@ async def test_pages_in_an_order(whole_console: Console, ledger: Ledger) -> None
     assert found == [[4, 2], [5, 1], [3]]
 
 
+async def test_a_place_with_an_exponent_goes_on(whole_console: Console, ledger: Ledger) -> None:
+    for status, duration_s in enumerate((1e-05, 2e-05, 3e-07), 1):
+        ledger.record(record(status=status, duration_s=duration_s))
+    assert ledger.flush(LIMIT_S)
+    page = await whole_console.get("/api/requests?sort=duration&limit=1")
+    assert page["next"] == "2e-05:2"
+    page = await whole_console.get(f"/api/requests?sort=duration&limit=2&before={page['next']}")
+    assert [item["status"] for item in page["items"]] == [1, 3]
+
+
+async def test_who_was_refused_and_who_left_are_two_things(whole_console: Console, ledger: Ledger) -> None:
+    for outcome in (Outcome.REFUSED, Outcome.CANCELLED):
+        ledger.record(record(decision=None, replica=None, outcome=outcome))
+    ledger.record(record(outcome=Outcome.CANCELLED))
+    assert ledger.flush(LIMIT_S)
+    for decision, ended in (("refused", "refused"), ("left", "cancelled")):
+        items = (await whole_console.get(f"/api/requests?decision={decision}"))["items"]
+        assert [(item["decision"], item["outcome"]) for item in items] == [(None, ended)]
+
+
 async def test_filters(whole_console: Console, ledger: Ledger) -> None:
     ledger.record(record(status=1))
     ledger.record(
@@ -113,6 +133,10 @@ async def test_filters(whole_console: Console, ledger: Ledger) -> None:
         ("before=1:x", "before: must be the next of an earlier page"),
         ("before=x:1", "before: must be the next of an earlier page"),
         (f"before={'9' * 19}", "before: must be"),
+        *(
+            (f"before={mark}", "before: must be")
+            for mark in ("nan:5", "inf:5", ":5", "1_0:3", "1e999:5", "1:5%0A", "%C2%B2:5")
+        ),
         ("sort=size", "sort: must be one of newest, first_byte, duration, waited, computed, not 'size'"),
         ("outcome=fine", "outcome: must be one of ok, client_error, failed, timeout, cancelled, refused, not 'fine'"),
         ("decision=none", "decision: must be one of placed, sticky, "),

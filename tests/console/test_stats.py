@@ -41,6 +41,24 @@ async def test_a_row_is_in_all_charts_at_once(whole_console: Console, ledger: Le
     assert (requests["totals"]["sticky"], requests["totals"]["ok"], requests["step_s"]) == (1, 1, 60)
 
 
+async def test_prompts_of_which_the_engine_did_not_tell_are_in_no_ratio(whole_console: Console, ledger: Ledger) -> None:
+    """Clients that left before the end: their prompts are in the chart, and say nothing of the cache."""
+    for cached in (900, None, None, None):
+        ledger.record(record(model=MODEL, replica="e0/0", prompt_tokens=1000, cached_tokens=cached))
+    ledger.record(record(model=MODEL, replica="e0/1", prompt_tokens=1000, cached_tokens=None))
+    assert ledger.flush(LIMIT_S)
+    tokens = await whole_console.get(f"/api/stats/tokens?model={MODEL}")
+    assert (tokens["totals"]["cached"], tokens["totals"]["computed"]) == (900, 4100)
+    shares = await whole_console.get(f"/api/stats/cached?window=1h&model={MODEL}")
+    live = await whole_console.get("/api/overview")
+    line = next(line for line in live["overview"]["models"] if line["name"] == MODEL)
+    assert tokens["cached_ratio"] == shares["cached_ratio"] == line["cached_ratio_1h"] == 0.9
+    assert shares["replicas"] == [
+        {"replica": "e0/0", "cached_ratio": 0.9, "prompt_tokens": 4000},
+        {"replica": "e0/1", "cached_ratio": None, "prompt_tokens": 1000},
+    ]
+
+
 async def test_looks_at_the_routers_are_in_the_chart_of_replicas(whole_console: Console, ledger: Ledger) -> None:
     ledger.observe({MODEL: view()}, 100.0, time.time() - 60)
     ledger.stop()

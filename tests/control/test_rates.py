@@ -9,12 +9,15 @@ from lmwarden.gateway.counters import GatewaySnapshot, ModelCounters
 from lmwarden.types import Decision, Outcome, Usage
 
 
-def counters(requests: int) -> GatewaySnapshot:
-    """After so many requests of 100 prompt tokens, 60 of them cached, and 7 completion tokens."""
+def counters(requests: int, silent: int = 0) -> GatewaySnapshot:
+    """After so many requests of 100 prompt tokens, 60 of them cached, and 7 completion tokens; of ``silent`` more the
+    engine told only the prompt."""
     counted = ModelCounters()
     for _ in range(requests):
         usage = Usage(prompt_tokens=100, cached_tokens=60, completion_tokens=7)
         counted.ended(Decision.STICKY, Outcome.OK, 0.1, usage)
+    for _ in range(silent):
+        counted.ended(Decision.STICKY, Outcome.CANCELLED, 0.1, Usage(prompt_tokens=100))
     return counted.snapshot(open_exchanges=0, buffered_bytes=0, client_connections=0)
 
 
@@ -29,6 +32,7 @@ def test_what_came_since_the_first_look() -> None:
     meter.note(counters(5), 100.0)
     rates = meter.note(counters(15), 110.0)
     assert rates == Rates(prompt_tokens_per_s=100, cached_tokens_per_s=60, completion_tokens_per_s=7)
+    assert meter.note(counters(15, silent=4), 120.0).unknown_tokens_per_s == 20
     # Nothing came: known, and 0.
     quiet = RateMeter()
     quiet.note(counters(5), 100.0)

@@ -183,6 +183,7 @@ CASES: dict[str, Case] = {
         (
             HERE + "test_surface_cases.py::test_d17_slashes_are_forgiven_and_the_query_goes_on_verbatim",
             HERE + "test_surface_cases.py::test_d17_counting_tokens_is_the_engines_answer_and_no_turn",
+            HERE + "test_surface_cases.py::test_d17_a_preflight_is_decided_without_a_key_and_lets_no_page_in",
             "tests/gateway/test_gateway.py::test_probes_need_no_key",
             "tests/gateway/test_gateway.py::test_models_are_listed_with_exact_aliases",
         ),
@@ -201,6 +202,8 @@ CASES: dict[str, Case] = {
     "D19": Case(
         "Framing of requests",
         (
+            HERE + "test_surface_cases.py::test_d19_a_large_body_in_chunks_arrives_equal_with_one_framing",
+            HERE + "test_surface_cases.py::test_d19_a_body_in_chunks_beyond_the_limit_is_413_and_is_not_kept",
             "tests/gateway/test_client_side.py::test_bodies_of_all_sizes_arrive_equal_with_one_framing",
             "tests/gateway/test_client_side.py::test_ambiguous_framing_is_400_and_closed_and_reaches_nobody",
             "tests/gateway/test_client_side.py::test_the_largest_body_passes_and_one_byte_more_does_not",
@@ -268,6 +271,7 @@ CASES: dict[str, Case] = {
         "Prompts in logs and errors",
         (
             HERE + "test_surface_cases.py::test_d26_what_was_typed_is_in_no_error_of_ours",
+            HERE + "test_surface_cases.py::test_d26_an_engines_error_that_repeats_the_prompt_is_the_clients_alone",
             HERE + "test_surface_cases.py::test_d26_an_error_of_100_megabytes_is_relayed_with_bounded_memory",
             "tests/security/test_nothing_leaks.py",
             "tests/test_serve.py::test_no_text_of_a_prompt_is_kept",
@@ -319,13 +323,17 @@ CASES: dict[str, Case] = {
     "D31": Case(
         "Errors and when to come back",
         (
-            HERE + "test_surface_cases.py::test_d31_an_engines_error_is_relayed_as_it_is_and_hurts_nobody_else",
+            HERE + "test_surface_cases.py::test_d31_an_engines_error_has_the_callers_envelope_and_hurts_nobody_else",
+            HERE
+            + "test_surface_cases.py::"
+            + "test_d31_whatever_shape_framing_and_coding_an_error_has_its_words_come_in_the_callers_envelope",
             HERE + "test_surface_cases.py::test_d31_our_own_refusals_come_in_the_callers_envelope",
             HERE + "test_surface_cases.py::test_d31_a_503_is_sent_again_once_and_only_once",
+            "tests/gateway/test_engine_errors.py",
             "tests/gateway/test_envelope.py",
             "tests/gateway/test_waiting_room.py::test_a_full_room_is_said_in_the_callers_words",
         ),
-        "An engine's error keeps its body, also in another API's shape.",
+        "An engine's error keeps its status and words; its body changes only if its shape is not the caller's.",
     ),
     "D32": Case(
         "Clocks and counts of the load tester",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.field_cases.house import FEW, S1, S2, House, house, run, turn, user_id
 from tests.gateway.conftest import Response, post
+from tests.memory import PeakMemory
 from tests.stub_engine import raw, whole
 
 FORMS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -132,13 +132,14 @@ HOSTILE = st.sampled_from(
         "x",
         "i" * 257,
         "i" * 40_000,
+        "i" * 1_000_000,
         "%0d%0aX-Evil: 1",
         "emoji-🙂-1234",
         "../../x/../y",
         "<script>alert(1)</script>",
-        "a\\u0000b",
+        "a\0b",
     ]
-) | st.text(st.characters(exclude_characters="\r\n\0", exclude_categories=["Cs"]), min_size=1, max_size=300)
+) | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300)
 
 
 @FEW
@@ -150,8 +151,9 @@ def test_d04_no_id_breaks_anything_and_none_is_answered_with(hostile: str) -> No
             responses: list[Response] = [
                 await made.ask("/v1/messages", turn(metadata={"user_id": json.dumps({"session_id": hostile})})),
                 await made.ask("/v1/chat/completions", turn(prompt_cache_key=hostile)),
-                await made.ask("/v1/chat/completions", turn(), f"X-Session-Id: {header.strip()}"),
             ]
+            if 0 < len(header.strip()) <= 40_000 and not set(header) & set("\r\n\0"):  # else it is another request
+                responses.append(await made.ask("/v1/chat/completions", turn(), f"X-Session-Id: {header.strip()}"))
             for response in responses:
                 assert response.status < 500
                 shown = [value for name, value in response.headers if name.startswith("X-LMWarden")]
@@ -163,22 +165,23 @@ def test_d04_no_id_breaks_anything_and_none_is_answered_with(hostile: str) -> No
 
 
 async def test_d04_a_flood_of_ids_and_models_leaves_sessions_and_memory_alone() -> None:
-    """The bound of the table itself, and 200,000 ids, are in tests/routing/test_conversations.py."""
+    """In small: the table's bound is in tests/routing/test_conversations.py, many ids in ``benchmarks.soak``."""
     async with house() as made:
         home = await _where(made, body=turn(), lines=(f"X-Claude-Code-Session-Id: {S1}",))
         client = await made.connect()
-        begin_kb = 0
+        peak = None
         for number in range(1500):
             await client.send(post("/v1/chat/completions", turn(model=f"unknown-{number}" * 9)))
             assert (await client.response()).status == 404
             await client.send(post("/v1/chat/completions", turn(), f"X-Session-Id: one-shot-{number}"))
             assert (await client.response()).status == 200
             if number == 500:
-                begin_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
                 for engine in made.engines.values():
                     engine.seen.clear()
                 made.rows.clear()
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - begin_kb < 40_000
+                peak = PeakMemory()
+        assert peak is not None
+        assert peak.grown_bytes < 40_000_000
         assert set(made.gateway.snapshot()) == {"m"}, "a series for each model that is served, and for no other"
         assert await _where(made, body=turn(), lines=(f"X-Claude-Code-Session-Id: {S1}",)) == home
 

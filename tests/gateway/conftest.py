@@ -361,11 +361,13 @@ class Scene:
     async def at_rest(self) -> None:
         """Wait until no request is open, then check the books."""
         for _ in range(500):
-            if not self.router.open and not self.gateway.exchanges and not self.gateway.budget.held_bytes:
+            busy = self.router.open or self.gateway.exchanges or self.gateway._decoding.open
+            if not busy and not self.gateway.budget.held_bytes:
                 break
             await asyncio.sleep(0.01)
         assert not self.router.open, f"in flight at rest: {self.router.open}"
         assert not self.gateway.exchanges
+        assert not self.gateway._decoding.open
         assert self.gateway.budget.held_bytes == 0
         assert len(self.router.ends) == len(self.router.offered) == len(self.rows)
 

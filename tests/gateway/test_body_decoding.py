@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import random
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -18,6 +20,7 @@ from tests.stub_engine import silence, whole
 from lmwarden.gateway import body_decoding
 from lmwarden.gateway.buffers import BufferBudget
 from lmwarden.gateway.codings import Decoder
+from lmwarden.gateway.envelope import Problem
 
 KINDS = sorted(ENCODERS)
 MARKED = {"model": "m", "messages": [{"role": "user", "content": "MARKER-7f3a"}]}
@@ -191,6 +194,29 @@ async def test_many_small_members_are_for_the_workers(
         assert (await scene.ask(post("/v1/messages", body, f"Content-Encoding: {kind}"))).status == 400
 
 
+async def test_a_small_body_of_many_members_is_read_to_its_end(make_scene: SceneMaker) -> None:
+    """The loop's own look ends at 32 members, here where all that it had taken in was used up."""
+    text = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=28_000))
+    body = json.dumps(chat(pad=text)).encode()
+    async with make_scene() as scene:
+        sent = gzip.compress(b" ") * 32 + gzip.compress(body)
+        assert 16_384 < len(sent) <= 32_768
+        assert (await scene.ask(post("/v1/chat/completions", sent, "Content-Encoding: gzip"))).status == 200
+        assert scene.engine.seen[0].body == b" " * 32 + body
+
+
+async def test_what_follows_the_first_piece_is_looked_at(make_scene: SceneMaker) -> None:
+    """A member that ends where the first piece does, with the number of members in it that the loop looks at."""
+    body = json.dumps(chat()).encode()
+    first = gzip.compress(b" ") * 32
+    first += gzip.compress(body + b" " * (16_384 - len(first) - len(body) - 23), compresslevel=0)
+    assert len(first) == 16_384
+    async with make_scene() as scene:
+        for behind, status in ((b"", 200), (b"x", 400), (b"no member at all", 400), (gzip.compress(b" "), 200)):
+            request = post("/v1/chat/completions", first + behind, "Content-Encoding: gzip")
+            assert (await scene.ask(request)).status == status
+
+
 async def test_short_texts_may_repeat_themselves(make_scene: SceneMaker) -> None:
     async with make_scene() as scene:
         body = json.dumps(chat(pad="x" * 3_000_000)).encode()
@@ -254,6 +280,82 @@ async def test_a_client_that_leaves_is_not_decoded_for(make_scene: SceneMaker, h
             client.leave()
         await until(lambda: not waiting(scene) and not scene.gateway.budget.held_bytes)
         assert scene.rows == []
+
+
+@pytest.mark.parametrize("kind", ["zstd", "gzip", "br"])
+async def test_a_client_that_sends_and_leaves_in_one_turn(make_scene: SceneMaker, kind: str) -> None:
+    """The body and the end of the connection arrive together: the decoding is cancelled before its first step."""
+    async with make_scene() as scene:
+        request = coded("/v1/chat/completions", kind, body_of(300_000))
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", scene.gateway.port)) as sock:
+                sock.sendall(request)  # all of it is in the kernel before the loop looks
+            await asyncio.sleep(0.005)
+        await until(lambda: not scene.gateway.connections)
+        await scene.at_rest()
+
+
+@pytest.mark.parametrize("at", ["before its first step", "when its task is done"])
+async def test_a_decoding_is_given_up_at_any_moment(
+    make_scene: SceneMaker, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    works: list[body_decoding._Work] = []
+    start, ended = body_decoding._Work.start, body_decoding._Work._ended
+
+    def given_up_at_once(work: body_decoding._Work) -> None:
+        start(work)
+        works.append(work)
+        work._connection.abort()
+        work._connection.answering = None
+        work.client_gone()
+
+    def given_up_late(work: body_decoding._Work, task: asyncio.Task[bytes | Problem]) -> None:
+        works.append(work)
+        assert task.done()
+        assert not task.cancelled()
+        work._connection.abort()
+        work._connection.answering = None
+        work.client_gone()
+        ended(work, task)
+
+    if at == "before its first step":
+        monkeypatch.setattr(body_decoding._Work, "start", given_up_at_once)
+    else:
+        monkeypatch.setattr(body_decoding._Work, "_ended", given_up_late)
+    async with make_scene() as scene:
+        client = await scene.connect()
+        await client.send(coded("/v1/messages", "br", body_of(100)))
+        await until(lambda: works and not scene.gateway._decoding.open)
+        await scene.at_rest()
+        assert scene.rows == []
+
+
+async def test_a_fault_of_ours_leaves_nothing_behind(make_scene: SceneMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context["exception"]))
+    monkeypatch.setattr(body_decoding, "_step", faulty)
+    async with make_scene() as scene:
+        client = await scene.connect()
+        await client.send(coded("/v1/messages", "br", body_of(100)))
+        with pytest.raises((ConnectionError, AssertionError)):
+            assert (await client.response()).status != 0
+        await scene.at_rest()
+    assert [type(fault) for fault in faults] == [RuntimeError]
+
+
+async def test_a_drain_ends_with_the_last_decoding_that_is_given_up(make_scene: SceneMaker, held_workers: None) -> None:
+    async with make_scene() as scene:
+        client = await scene.connect()
+        await client.send(coded("/v1/messages", "br", body_of(100)))
+        await until(lambda: waiting(scene))
+        async with asyncio.timeout(30):
+            stopping = asyncio.create_task(scene.gateway.stop(600))
+            await until(lambda: scene.gateway.draining)
+            client.leave()
+            await stopping
 
 
 async def test_the_gateway_stops_while_bodies_are_decoded(make_scene: SceneMaker, held_workers: None) -> None:

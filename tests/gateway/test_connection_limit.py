@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+import struct
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from tests.gateway.conftest import Client, Scene, SceneMaker, chat, post
 from tests.stub_engine import MESSAGE, silence, whole
 
-from lmwarden.gateway import door
-from lmwarden.gateway.door import Door, Entry, door_for, peer_of
+from lmwarden.gateway import connection_limit
+from lmwarden.gateway.connection_limit import ConnectionLimit, Entry, limit_for, peer_of
 from lmwarden.gateway.gateway import Gateway
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: g\r\n\r\n"
@@ -24,28 +25,28 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: g\r\n\r\n"
     most=st.integers(1, 6),
     per_peer=st.integers(1, 6),
 )
-def test_the_books_of_the_door(steps: list[tuple[bool, str, int]], most: int, per_peer: int) -> None:
-    at_door = Door(most, per_peer)
+def test_the_books_of_the_limit(steps: list[tuple[bool, str, int]], most: int, per_peer: int) -> None:
+    limit = ConnectionLimit(most, per_peer)
     inside: list[tuple[str, Entry]] = []
     for enters, peer, which in steps:
         if enters:
             served = [one for one, entry in inside if entry is Entry.SERVED]
-            entry = at_door.enter(peer)
+            entry = limit.enter(peer)
             room = len(served) < most and served.count(peer) < per_peer
             assert (entry is Entry.SERVED) == room
             inside.append((peer, entry))
         elif inside:
-            at_door.leave(*inside.pop(which % len(inside)))
-        assert at_door.served == sum(entry is Entry.SERVED for _, entry in inside) <= most
-        assert at_door.surplus == sum(entry is Entry.SURPLUS for _, entry in inside) <= 256
+            limit.leave(*inside.pop(which % len(inside)))
+        assert limit.served == sum(entry is Entry.SERVED for _, entry in inside) <= most
+        assert limit.surplus == sum(entry is Entry.SURPLUS for _, entry in inside) <= 256
     for one in inside:
-        at_door.leave(*one)
-    assert (at_door.served, at_door.surplus, at_door._by_peer) == (0, 0, {})
+        limit.leave(*one)
+    assert (limit.served, limit.surplus, limit._by_peer) == (0, 0, {})
 
 
 def test_only_some_surplus_connections_are_kept() -> None:
-    at_door = Door(1, 1)
-    entries = [at_door.enter("a") for _ in range(300)]
+    limit = ConnectionLimit(1, 1)
+    entries = [limit.enter("a") for _ in range(300)]
     assert entries == [Entry.SERVED] + [Entry.SURPLUS] * 256 + [Entry.CLOSED] * 43
 
 
@@ -80,10 +81,10 @@ def test_no_more_than_there_are_descriptors_for(
     monkeypatch: pytest.MonkeyPatch, files: int, limits: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (files, files))
-    made = door_for(16_384, 8_192)
+    made = limit_for(16_384, 8_192)
     assert (made.most, made.most_per_peer) == limits
-    assert door_for(16_384, 1).most_per_peer == 1
-    behind_a_proxy = door_for(16_384, 16_384)
+    assert limit_for(16_384, 1).most_per_peer == 1
+    behind_a_proxy = limit_for(16_384, 16_384)
     assert behind_a_proxy.most == behind_a_proxy.most_per_peer == limits[0]
 
 
@@ -126,9 +127,26 @@ async def test_a_connection_too_many_is_told_to_come_back(make_scene: SceneMaker
         assert len(scene.engine.seen) == 1
         await clients[1].closed()
         async with asyncio.timeout(5):
-            while scene.gateway.door.served == 3:  # noqa: ASYNC110
+            while scene.gateway.connection_limit.served == 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert (await scene.ask(post("/v1/chat/completions", chat()))).status == 200
+
+
+async def test_who_leaves_before_he_is_let_in_is_counted_out(make_scene: SceneMaker) -> None:
+    faults: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    async with make_scene() as scene:
+        for _ in range(5):
+            left = [socket.create_connection(("127.0.0.1", scene.gateway.port)) for _ in range(20)]
+            for sock in left:  # before the loop has taken them
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                sock.close()
+            await asyncio.sleep(0.01)
+        assert (await scene.ask(post("/v1/chat/completions", chat()))).status == 200
+        async with asyncio.timeout(5):
+            while scene.gateway.connection_limit.served:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert faults == []
 
 
 async def test_one_address_cannot_shut_out_another(make_scene: SceneMaker) -> None:
@@ -141,13 +159,13 @@ async def test_one_address_cannot_shut_out_another(make_scene: SceneMaker) -> No
 
 
 async def test_far_too_many_are_closed_unheard(make_scene: SceneMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_MOST_SURPLUS", 2)
+    monkeypatch.setattr(connection_limit, "_MOST_SURPLUS", 2)
     async with make_scene(max_connections=1) as scene:
         (served,) = await connected(scene, 1)
         for _ in range(2):
             await scene.connect()
         async with asyncio.timeout(5):
-            while scene.gateway.door.surplus < 2:  # noqa: ASYNC110
+            while scene.gateway.connection_limit.surplus < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         with pytest.raises((ConnectionError, AssertionError)):
             assert (await scene.ask(HEALTH)).status != 0

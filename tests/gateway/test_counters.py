@@ -31,6 +31,7 @@ def test_tokens() -> None:
         counters.ended(Decision.STICKY, Outcome.OK, None, usage)
     view = snapshot(counters)
     assert (view.prompt_tokens_cached, view.prompt_tokens_computed) == (60, 140)
+    assert view.prompt_tokens_unknown == 100, "of the second nothing is known"
     assert (view.completion_tokens, view.usage_rows) == (8, 2)
     assert (view.open_exchanges, view.buffered_bytes, view.client_connections) == (1, 2, 3)
 

@@ -17,7 +17,7 @@ from tests.gateway.conftest import KEY, SceneMaker, chat, post
 from tests.stub_engine import MESSAGE, silence, whole
 
 from lmwarden.gateway import Gateway, GatewaySettings, ServedModel
-from lmwarden.types import Decision, Outcome, RefuseReason, ReplicaId
+from lmwarden.types import Decision, Dispatch, Outcome, RefuseReason, ReplicaId
 
 
 async def test_a_chat_completion_goes_through_with_our_headers(make_scene: SceneMaker) -> None:
@@ -320,6 +320,37 @@ async def test_stop_cuts_what_is_still_open_at_its_limit(make_scene: SceneMaker)
         response = await client.response()
         assert response.status in (0, 503)
         await asyncio.wait_for(seen.dropped.wait(), 5)
+
+
+async def test_stop_lets_nobody_out_of_the_waiting_room(make_scene: SceneMaker) -> None:
+    async with make_scene() as scene:
+        router, here = scene.router, ReplicaId("e0", 0)
+        router.choose = lambda request: here if len(router.offered) <= 3 else None
+        let_out: list[int] = []
+
+        def the_next() -> tuple[Dispatch, ...]:
+            waiting = [ticket for ticket in router.open if ticket > 3 and ticket not in let_out]
+            let_out.extend(waiting[:1])
+            return tuple(router.dispatch(ticket, here) for ticket in waiting[:1])
+
+        finished, cancelled = router.finished, router.cancelled
+        router.finished = lambda *end: (*finished(*end), *the_next())
+        router.cancelled = lambda *end: (*cancelled(*end), *the_next())
+        scene.engine.default = silence()
+        clients = []
+        for number in range(1, 9):
+            clients.append(await scene.connect())
+            await clients[-1].send(post("/v1/chat/completions", chat()))
+            async with asyncio.timeout(5):
+                while len(router.offered) < number:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+        await scene.engine.requests(3)
+        taken = scene.engine.connections
+        await scene.gateway.stop(0)
+        assert not router.open
+        assert [row.outcome for row in scene.rows] == [Outcome.REFUSED] * 5 + [Outcome.FAILED] * 3
+        await asyncio.sleep(0.05)
+        assert (len(scene.engine.seen), scene.engine.connections) == (3, taken)
 
 
 async def test_a_waiting_request_is_sent_when_the_router_says_so(make_scene: SceneMaker) -> None:

@@ -133,18 +133,15 @@ async def test_an_offer_to_upgrade_beside_an_answer_is_no_fault(make_scene: Scen
         assert (response.status, response.header("Upgrade")) == (200, None)
 
 
-@pytest.mark.parametrize("status", [200, 400])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/embeddings", "/v1/responses"])
-async def test_without_framing_a_cut_json_answer_stays_incomplete(
-    make_scene: SceneMaker, path: str, status: int
-) -> None:
+async def test_without_framing_a_cut_json_answer_stays_incomplete(make_scene: SceneMaker, path: str) -> None:
     body = b'{"usage":null,"stop_reason":"end_turn","content":[1,2,3]}'
     async with make_scene() as scene:
         request = post(path, chat())
-        scene.engine.script.append(raw(head(status) + b"\r\n" + body, then="close"))
+        scene.engine.script.append(raw(head() + b"\r\n" + body, then="close"))
         response = await scene.ask(request)
-        assert (response.status, response.body, response.complete) == (status, body, True)
-        scene.engine.script.append(raw(head(status) + b"\r\n" + body[:-3], then="close"))
+        assert (response.status, response.body, response.complete) == (200, body, True)
+        scene.engine.script.append(raw(head() + b"\r\n" + body[:-3], then="close"))
         response = await scene.ask(request)
         assert not response.complete
         assert response.closed

@@ -123,6 +123,22 @@ class TestSums:
         assert ledger.history.cached_ratio("m", NOW - 3600, NOW) == 0.9
         assert ledger.history.cached_ratio("other", NOW - 3600, NOW) is None
 
+    @pytest.mark.parametrize("counted_in", [False, True])
+    def test_prompts_of_which_the_engine_did_not_tell_are_in_no_ratio(self, ledger: Ledger, counted_in: bool) -> None:
+        """Clients that left: 900 of 1,000 told tokens are cached, whoever else was asked for."""
+        for cached in (900, None, None):
+            ledger.record(record(finished_at=NOW - 100, replica="e0/1", prompt_tokens=1000, cached_tokens=cached))
+        assert ledger.flush(LIMIT_S)
+        if counted_in:
+            ledger = again(ledger)
+        assert ledger.history.cached_ratio("m", NOW - 3600, NOW) == 0.9
+        question = Question(begin_s=NOW - 3600, end_s=NOW, model="m")
+        (tokens,) = ledger.history.prompts_by_replica(question, NOW).values()
+        assert (tokens.cached_ratio, tokens.all, tokens.unknown) == (0.9, 3000, 2000)
+        totals = ask(ledger).totals
+        assert (totals.cached_tokens, totals.computed_tokens) == (900, 2100), "the chart has them as computed"
+        ledger.stop()
+
 
 class TestGaps:
     def test_a_step_in_which_nothing_was_seen_is_a_gap_and_not_a_zero(self, ledger: Ledger) -> None:

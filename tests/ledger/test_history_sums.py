@@ -78,15 +78,16 @@ class TestRows:
     @pytest.mark.parametrize(
         ("prompt", "cached", "expected"),
         [
-            (1000, None, (0, 1000)),  # not reported is computed
-            (None, 900, (0, 0)),
-            (1000, 1200, (1000, 0)),
-            (MOST_TOKENS + 1, 5, (0, 0)),
+            (1000, None, (0, 1000, 1000)),  # not reported is computed, and known to be so
+            (1000, 0, (0, 1000, 0)),
+            (None, 900, (0, 0, 0)),
+            (1000, 1200, (1000, 0, 0)),
+            (MOST_TOKENS + 1, 5, (0, 0, 0)),
         ],
     )
-    def test_cached_and_computed(self, prompt: int | None, cached: int | None, expected: tuple[int, int]) -> None:
+    def test_cached_and_computed(self, prompt: int | None, cached: int | None, expected: tuple[int, int, int]) -> None:
         sums = whole(of_row(prompt_tokens=prompt, cached_tokens=cached))
-        assert (sums.cached_tokens, sums.computed_tokens) == expected
+        assert (sums.cached_tokens, sums.computed_tokens, sums.unknown_tokens) == expected
 
     def test_completion_tokens_that_no_engine_can_mean(self) -> None:
         assert whole(of_row(completion_tokens=MOST_TOKENS + 1)).completion_tokens == 0
@@ -94,6 +95,15 @@ class TestRows:
     def test_the_cached_ratio(self) -> None:
         assert whole(of_row()).cached_ratio == 0.9
         assert Sums().cached_ratio is None
+
+    def test_what_the_engine_did_not_tell_is_in_no_ratio(self) -> None:
+        silent = facts(cached_tokens=None)
+        assert whole(of_row(cached_tokens=None)).cached_ratio is None, "not known, which is not 0 %"
+        tallies = of_row()
+        for _ in range(5):
+            add_row(tallies, silent)
+        assert whole(tallies).cached_ratio == 0.9
+        assert whole(tallies).computed_tokens == 5100, "the chart has them"
 
 
 class TestViews:

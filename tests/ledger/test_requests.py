@@ -10,7 +10,7 @@ import pytest
 from tests.ledger.samples import LIMIT_S, record, settings
 
 from lmwarden.ledger.ledger import Ledger
-from lmwarden.ledger.requests import NEWEST, REFUSED, Mark, RequestFilter, latest
+from lmwarden.ledger.requests import LEFT, NEWEST, REFUSED, Mark, RequestFilter, latest
 from lmwarden.types import Decision, Outcome
 
 
@@ -49,12 +49,13 @@ def test_a_row_comes_back_whole_with_its_number(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        ({}, [5, 4, 3, 2, 1]),
+        ({}, [6, 5, 4, 3, 2, 1]),
         ({"model": "other"}, [2]),
         ({"key_name": "ben"}, [3]),
         ({"outcome": "failed"}, [4]),
         ({"decision": "sticky"}, [4, 3, 2, 1]),
         ({"decision": REFUSED}, [5]),
+        ({"decision": LEFT}, [6]),
         ({"replica": "e0/7"}, [2]),
         ({"model": "m", "outcome": "ok"}, [3, 1]),
         ({"model": "'; DROP TABLE requests; --"}, []),
@@ -66,6 +67,7 @@ def test_filters(ledger: Ledger, wanted: dict[str, Any], expected: list[int]) ->
     ledger.record(record(status=3, key_name="ben"))
     ledger.record(record(status=4, outcome=Outcome.FAILED))
     ledger.record(record(status=5, decision=None, replica=None, outcome=Outcome.REFUSED))
+    ledger.record(record(status=6, decision=None, replica=None, outcome=Outcome.CANCELLED))
     assert statuses(ledger, **wanted) == expected
 
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.ledger.samples import LIMIT_S, changed, home, record, settings
 
-from lmwarden.ledger import schema
+from lmwarden.ledger import history_tables, schema
+from lmwarden.ledger.history import Question
 from lmwarden.ledger.ledger import FILE, Ledger
 from lmwarden.types import PrefixChange, RequestRecord
 
@@ -42,6 +43,9 @@ CREATE TABLE IF NOT EXISTS settings (
 ) STRICT, WITHOUT ROWID;
 """
 )
+
+UNTOLD = "unknown_tokens INTEGER NOT NULL DEFAULT 0,"
+"""What version 4 added to the history."""
 
 OLD_FIELDS = schema.FIELDS[: schema.FIELDS.index("conversation_key")]
 """The columns of both."""
@@ -82,7 +86,38 @@ def test_a_file_of_an_earlier_version_is_brought_up_and_keeps_its_rows(old: int,
     assert ledger.recent() == [new, kept]
     assert len(ledger.load_homes("m", 100.0)) == 1
     ledger.stop()
-    assert version(tmp_path / FILE) == schema.SCHEMA_VERSION == 3
+    assert version(tmp_path / FILE) == schema.SCHEMA_VERSION == 4
+
+
+def test_a_file_of_version_3_keeps_its_rows_and_its_history(tmp_path: Path) -> None:
+    now = time.time()
+    connection = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    for statement in schema.CREATE:
+        connection.execute(statement.replace(UNTOLD, ""))
+    kept = record(finished_at=now - 600)
+    places = ", ".join("?" * len(schema.FIELDS))
+    connection.execute(f"INSERT INTO requests ({', '.join(schema.FIELDS)}) VALUES ({places})", schema.to_row(kept))
+    connection.execute("INSERT INTO history_series VALUES (1, 'm', '')")
+    columns = [row[1] for row in connection.execute("PRAGMA table_info(history)")]
+    assert "unknown_tokens" not in columns
+    sums = {"step_s": 0, "series": 1, "cached_tokens": 300, "computed_tokens": 100, "ok": 4, "first_byte_counts": None}
+    for step_s in history_tables.STEPS_S:
+        at = int(now - 1200) // 600 * 600
+        values = [{**sums, "step_s": step_s, "t": at}.get(name, 0) for name in columns]
+        connection.execute(f"INSERT INTO history VALUES ({', '.join('?' * len(columns))})", values)
+    connection.execute("PRAGMA user_version = 3")
+    connection.close()
+    ledger = Ledger(tmp_path, settings())
+    ledger.start()
+    assert ledger.trouble is None
+    ledger.record(record(finished_at=now - 60, cached_tokens=None))
+    assert ledger.flush(LIMIT_S)
+    totals = ledger.history.stretch(Question(begin_s=now - 7200, end_s=now, model="m"), now).totals
+    ledger.stop()
+    assert (totals.ok, totals.cached_tokens, totals.computed_tokens) == (6, 1200, 1200)
+    assert totals.unknown_tokens == 1000
+    assert totals.cached_ratio == 1200 / 1400, "what was counted before is taken as told"
+    assert version(tmp_path / FILE) == 4
 
 
 def test_the_change_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +133,7 @@ def test_the_change_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     assert tables == {"requests"}
 
 
-@pytest.mark.parametrize("other", [4, 99, -1])
+@pytest.mark.parametrize("other", [5, 99, -1])
 def test_another_version_is_not_touched(tmp_path: Path, other: int) -> None:
     path = tmp_path / FILE
     connection = sqlite3.connect(path)
@@ -106,7 +141,7 @@ def test_another_version_is_not_touched(tmp_path: Path, other: int) -> None:
     connection.commit()
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(schema.LedgerError, match=f"schema {other}, and this version of LM Warden writes 3"):
+    with pytest.raises(schema.LedgerError, match=f"schema {other}, and this version of LM Warden writes 4"):
         schema.connect(str(path), timeout_s=1.0)
     assert path.read_bytes() == before
 

@@ -113,7 +113,7 @@ def admission_of(settings: Json, demand: float, room: Json) -> Json:
         "tier_tokens": None,
         "tier_advice": None,
     }
-    state = open_room | (room if on else {"why_code": "off", "demand_ratio": None, "wait_expired": None})
+    state = open_room | (room if on else {"why_code": "off", "demand_ratio": None})
     return {"mode": settings["admission"], "prefer": settings["prefer"], "max_wait_s": settings["max_wait_s"], **state}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from statistics import median
+from typing import Any
 
 import pytest
 from tests.real.agent import Agent, Reply
@@ -34,6 +35,11 @@ async def converse(agent: Agent, turns: int) -> list[Reply]:
         words = (f"{rng.randrange(100, 1000)}" for _ in range(TURN_WORDS if turn else FIRST_WORDS))
         replies.append(await agent.turn(" ".join(words)))
     return replies
+
+
+def is_empty(card: dict[str, Any]) -> bool:
+    """By one look: the card is a second old at times, and between two turns nothing is in flight while some wait."""
+    return bool(card["in_flight"] == 0 and card["admission"]["waiting"] == 0)
 
 
 async def test_beyond_capacity_some_wait_and_whoever_runs_finds_its_context(
@@ -63,8 +69,7 @@ async def test_beyond_capacity_some_wait_and_whoever_runs_finds_its_context(
     assert {row["outcome"] for row in rows} == {"ok"}
     waited = [row for row in rows if row["waited_s"] >= WAITED_S]
     assert len(waited) == len(held), "the row and the answer's head say the same"
-    await eventually(lambda: warden.routing()["in_flight"] == 0, warden.routing)
-    assert warden.routing()["admission"]["waiting"] == 0
+    await eventually(lambda: is_empty(warden.routing()), warden.routing)
 
     # Who holds a place keeps its context: of the turns that went at once after the first wait, most found it.
     first_held = min(row["id"] for row in waited)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import resource
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.memory import PeakMemory
 from tests.security.house import LIMIT_S, MODEL, PASSWORD, House, house, request
 
 from lmwarden.console.app import LOG_BYTES
@@ -182,7 +182,7 @@ async def test_bodies_are_bounded_before_anybody_is_known(of: House) -> None:
     endless = b"POST /api/session HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n" + AS_JSON.encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", of.console_port)
     writer.write(endless + b"\r\n\r\n")
-    before = peak_bytes()
+    peak = PeakMemory()
     try:
         for _ in range(2048):
             writer.write(b"8000\r\n" + b" " * 0x8000 + b"\r\n")
@@ -194,12 +194,7 @@ async def test_bodies_are_bounded_before_anybody_is_known(of: House) -> None:
         pass
     finally:
         writer.close()
-    assert peak_bytes() - before < 32 << 20
-
-
-def peak_bytes() -> int:
-    """Most memory that this process, which the console is a part of, ever had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    assert peak.grown_bytes < 32 << 20
 
 
 async def test_guesses_are_slowed_down_and_the_operator_is_not_locked_out(of: House, operator: Operator) -> None:
@@ -235,8 +230,8 @@ def test_of_a_log_of_two_gigabytes_only_the_end_is_read(tmp_path: Path) -> None:
         file.truncate(2 << 30)
         file.seek(0, os.SEEK_END)
         file.write(b"\nthe last line\n")
-    before = peak_bytes()
+    peak = PeakMemory()
     lines = tail(log, 500, LOG_BYTES)
     assert lines[-1] == "the last line"
     assert sum(map(len, lines)) <= LOG_BYTES
-    assert peak_bytes() - before < 64 << 20
+    assert peak.grown_bytes < 64 << 20

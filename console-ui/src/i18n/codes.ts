@@ -21,7 +21,7 @@ export const WHYS = [
 ] as const;
 export type Why = (typeof WHYS)[number];
 
-export const ROOM_WHYS = ["engaged", "open", "no_capacity", "gaps", "kept"] as const;
+export const ROOM_WHYS = ["engaged", "emptying", "open", "settling", "no_capacity", "gaps", "kept"] as const;
 export type RoomWhy = (typeof ROOM_WHYS)[number];
 
 export const CAUSES = [
@@ -113,7 +113,10 @@ export type RequestKind = (typeof KINDS)[number];
 export interface RoomNumbers {
   // "142%" of what the caches hold.
   demand: string | null;
-  gap: string;
+  // It is more than they hold.
+  over: boolean;
+  // null: not known yet.
+  gap: string | null;
   tier: string | null;
 }
 

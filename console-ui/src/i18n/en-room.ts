@@ -27,10 +27,14 @@ export const room = {
     code: {
       engaged: (n) =>
         `Engaged: ${need(n, "the conversations in use no longer fit the caches")}. So many run as keep their context, and the others wait here for a place instead of pushing them out.`,
-      open: (n) => `Open: ${need(n, "the conversations in use fit the caches")}. Every request goes at once.`,
+      emptying: (n) => `Emptying: ${need(n, "the conversations in use fit the caches")}, so all fit again, and the room opens in a moment.`,
+      open: (n) =>
+        `Open: ${need(n, "the conversations in use fit the caches")}${n.over ? ", too little above to hold anybody" : ""}. Every request goes at once.`,
+      settling: (n) =>
+        `Open: ${need(n, "the conversations in use do not fit the caches")}, ${n.gap === null ? "but it is not known yet how long agents pause between their turns" : "and the room engages if that stays so for some seconds"}.`,
       no_capacity: () => "Open: the engines do not say how much their caches hold, so nobody is held.",
       gaps: (n) =>
-        `Open: ${need(n, "the conversations in use do not fit the caches")}, but agents pause between their turns (a quarter of the pauses exceeds ${n.gap}): held places would stand empty.`,
+        `Open: ${need(n, "the conversations in use do not fit the caches")}, but agents pause between their turns (a quarter of the pauses exceeds ${n.gap ?? "–"}): held places would stand empty.`,
       kept: (n) =>
         `Open: ${need(n, "the conversations in use do not fit the caches")}, but turns find their context all the same${n.tier ? `; behind the caches a CPU tier holds ${n.tier} tokens` : ""}.`,
     } satisfies Record<RoomWhy, Words> as Record<RoomWhy, Words>,
@@ -53,7 +57,8 @@ export const room = {
     tail: "Everybody waits about the same: the slowest turn is the shortest, the usual one slower.",
   } satisfies Record<Preference, string> as Record<Preference, string>,
   maxWait: "Longest wait (s)",
-  maxWaitHint: "Who has waited so long goes to its replica at once, never refused. 1 to 295: clients give up at 300.",
+  maxWaitHint:
+    "Who has waited so long goes to its replica at once, never refused. 1 to 270: clients give up at 300, and an answer needs time to begin.",
   columns: { places: "Places" },
   placesMean: "Conversations that hold a place here by the waiting room's books, and the context those places hold.",
 };

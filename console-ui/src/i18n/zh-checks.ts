@@ -1,4 +1,4 @@
-// 检查与警告的中文句子：{name} 处填入接口给出的参数，“.ok” 是一切正常时的说法。缺少参数时显示服务端的英文句子。
+// 检查与警告的中文句子：{name} 处填入接口给出的参数，“.ok” 是一切正常时的说法，[…] 只在其中的参数有内容时显示。缺少参数时显示服务端的英文句子。
 
 import type { Texts } from "./en";
 
@@ -7,21 +7,21 @@ export const checkTexts: Texts["checkTexts"] = {
   "replicas.ok": "{all} 个副本中 {ready} 个接收请求",
   panic: "所有引擎的探测都失败，因此仍会尝试发送",
   "engine.ok": "{engine}（{url}）有响应",
-  engine_down: "{engine}（{url}）没有响应",
-  engine_starting: "{engine} 正在启动",
+  engine_down: "{engine}（{url}）没有响应[：{why}]",
+  engine_starting: "{engine} 正在启动[：{detail}]",
   engine_failed: "{engine} 无法启动：{detail}",
   engine_stuck: "{engine} 的旧进程没有结束：{detail}",
   engine_crashed: "{engine} 崩溃了：{detail}",
-  engine_stopping: "{engine} 正在停止",
-  engine_stopped: "{engine} 已停止",
+  engine_stopping: "{engine} 正在停止[：{detail}]",
+  engine_stopped: "{engine} 已停止[：{detail}]",
   engine_outdated: "{engine} 运行的命令与当前配置不同",
   orphan: "配置中已没有 {engine}，但其进程无法结束：{pids}",
   "metrics.ok": "{engine} 报告其负载",
   no_metrics: "{engine} 没有指标：难以看出其容量和重启",
   stale_metrics: "{engine} 的指标上一次成功读取是在 {age_s} 秒前",
   "pins.ok": "{engine} 遵守在 {paths} 上指定的 rank",
-  pin_failed: "{engine} 在 {path} 上不遵守指定的 rank",
-  pin_unverified: "尚不清楚 {engine} 在 {path} 上是否遵守 rank",
+  pin_failed: "{engine} 在 {path} 上不遵守指定的 rank[：{detail}]",
+  pin_unverified: "尚不清楚 {engine} 在 {path} 上是否遵守 rank[：{detail}]",
   "usage_details.ok": "{engine} 的回答说明了提示中有多少来自缓存",
   no_usage_details: "{engine} 的回答没有说明提示中有多少来自缓存；全部算作计算",
   stalled: "{replica} 有请求却没有进展",

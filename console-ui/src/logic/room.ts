@@ -29,7 +29,8 @@ export function roomSentence(texts: Texts, routing: Seen): { text: string; engli
 function numbers(admission: Admission): RoomNumbers {
   return {
     demand: admission.demand_ratio == null ? null : percent(admission.demand_ratio),
-    gap: seconds(admission.gap_s),
+    over: (admission.demand_ratio ?? 0) > 1,
+    gap: admission.gap_s == null ? null : seconds(admission.gap_s),
     tier: admission.tier_tokens ? compact(admission.tier_tokens) : null,
   };
 }

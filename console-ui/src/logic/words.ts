@@ -118,12 +118,18 @@ export function warningWords(texts: Texts, warning: Warning): WarningWords {
   return { title: words.title, ...sentence, todo: words.todo };
 }
 
-// "{engine} does not answer" with the engine's name in it; null: there is no such sentence, or a name in it is not known.
+// "{engine} does not answer[: {why}]" with the engine's name in it, and the reason where there is one; null: there is no
+// such sentence, or a name outside of [] is not known.
 function filled(template: string | undefined, params: Params): string | null {
   if (template === undefined) return null;
-  const names = [...template.matchAll(/\{(\w+)\}/g)].map((match) => match[1]!);
-  if (names.some((name) => !(name in params))) return null;
-  return template.replace(/\{(\w+)\}/g, (_, name: string) => paramText(name, params[name]!));
+  const told = (name: string): boolean => String(params[name] ?? "") !== "";
+  const whole = template.replace(/\[([^\]]*)\]/g, (_, part: string) => (namesIn(part).every(told) ? part : ""));
+  if (namesIn(whole).some((name) => !(name in params))) return null;
+  return whole.replace(/\{(\w+)\}/g, (_, name: string) => paramText(name, params[name]!));
+}
+
+function namesIn(template: string): string[] {
+  return [...template.matchAll(/\{(\w+)\}/g)].map((match) => match[1]!);
 }
 
 function paramText(name: string, value: string | number): string {

@@ -62,7 +62,10 @@ function Filters(props: { chosen: Record<string, string> }) {
   const model = chosenModel(true);
   const served = snapshot.value?.models ?? [];
   const replicas = (model ? [modelOf(model)] : served).flatMap((one) => one?.routing.replicas.map((row) => row.replica) ?? []);
-  const decisions = [...DECISIONS, "refused" as const].map((value) => ({ value: value as string, label: words.decision[value] }));
+  const decisions = [...DECISIONS, "refused" as const, "left" as const].map((value) => ({
+    value: value as string,
+    label: words.decision[value],
+  }));
   const same = (names: readonly string[]) => names.map((value) => ({ value, label: value }));
   const options: Record<(typeof FILTERS)[number], { value: string; label: string }[]> = {
     key: same(keys.map((key) => key.name)),

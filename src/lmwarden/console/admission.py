@@ -4,7 +4,9 @@
 again. It keeps them all if it is ``TIER_RATIO`` times what the conversations in use need (a least-recently-used store
 that is smaller than its round trip keeps nothing of it); then the waiting room stays open. What they need is the
 room's demand, which is relative to what the replicas keep; without a room it is the context of the live conversations.
-Advice is given where that is more than the caches hold, and more than the tier that is there.
+Advice is given where that is more than the caches hold, and more than the tier that is there; with a room only while it
+is engaged, or is kept open by pauses. Where the median is preferred a tier keeps the room from nothing, and is not
+counted in the demand: nothing is said of one.
 """
 
 from __future__ import annotations
@@ -14,10 +16,8 @@ import math
 import msgspec
 
 from lmwarden.control import ModelSnapshot
-from lmwarden.types import ReplicaState, ReplicaView
+from lmwarden.types import TIER_RATIO, ReplicaState, ReplicaView, RoomView
 
-TIER_RATIO = 1.2
-"""A CPU tier keeps contexts if it is so many times as large (``routing/admission_places.py``)."""
 GIB = 1 << 30
 
 
@@ -48,12 +48,12 @@ class AdmissionState(msgspec.Struct, frozen=True, kw_only=True):
     reserved_tokens: int | None
     demand_ratio: float | None
     """Context of the conversations in use over what the replicas keep."""
-    wait_expired: int | None
-    """Requests that went because they had waited for ``max_wait_s``."""
+    wait_expired: int
+    """Requests that went because they had waited for ``max_wait_s``, since ``counting_since``."""
     why: str | None
     """One English sentence; ``why_code`` says the same for machines."""
     why_code: str
-    """``engaged``; ``open``, ``no_capacity``, ``gaps``, ``kept`` (see ``types.RoomView``); or ``off``."""
+    """Those of ``types.RoomView``, or ``off``."""
     gap_s: float | None
     """A quarter of the pauses between two turns exceeds it."""
     tier_tokens: int | None
@@ -75,7 +75,7 @@ def admission_state(model: ModelSnapshot, room_for: int | None) -> AdmissionStat
         residents=room.residents if room is not None else None,
         reserved_tokens=room.reserved_tokens if room is not None else None,
         demand_ratio=room.demand_ratio if room is not None else None,
-        wait_expired=room.wait_expired if room is not None else None,
+        wait_expired=model.view.wait_expired,
         why=room.why if room is not None else None,
         why_code=room.why_code if room is not None else "off",
         gap_s=room.gap_s if room is not None else None,
@@ -84,23 +84,30 @@ def admission_state(model: ModelSnapshot, room_for: int | None) -> AdmissionStat
     )
 
 
+def holds(room: RoomView) -> bool:
+    """Somebody waits, or the work does not fit; not so while a room that is still engaged empties."""
+    return room.engaged and (room.waiting > 0 or room.demand_ratio >= 1)
+
+
 def kept_tokens(replica: ReplicaView) -> int | None:
     """Context that is not lost between turns: the cache's, or where it keeps more the CPU tier's; None: not known."""
     capacity = replica.capacity
     if capacity.kv_cache_tokens is None:
         return None
-    return max(capacity.kv_cache_tokens, int((capacity.cpu_cache_tokens or 0) / TIER_RATIO))
+    return max(capacity.kv_cache_tokens, int(capacity.tier_keeps_tokens))
 
 
 def tier_advice(model: ModelSnapshot) -> TierAdvice | None:
     """How large a CPU tier per replica would have to be; None: it would not help, or that cannot be told."""
+    room = model.view.room
+    if room is not None and (room.why_code not in ("engaged", "gaps") or model.view.settings.prefer == "median"):
+        return None
     ready = [replica for replica in model.view.replicas if replica.state is ReplicaState.READY]
     kept = [tokens for replica in ready if (tokens := kept_tokens(replica)) is not None]
     if not kept or len(kept) != len(ready):
         return None
-    room = model.view.room
     in_use = sum(replica.resident_tokens for replica in ready) if room is None else room.demand_ratio * sum(kept)
-    if in_use <= sum(kept) or (room is not None and room.why_code == "kept"):
+    if in_use <= sum(kept):
         return None
     needed = math.ceil(TIER_RATIO * in_use / len(ready) / 1000) * 1000
     if all((replica.capacity.cpu_cache_tokens or 0) >= needed for replica in ready):

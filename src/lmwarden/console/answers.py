@@ -59,8 +59,10 @@ async def read_object(request: Request, *, may_be_empty: bool = False) -> dict[s
         return {}
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise HTTPException(400, "the body must be a JSON object, not nested deeply") from None
+    except RecursionError:
+        raise HTTPException(400, "the body must be a JSON object that is not nested deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise HTTPException(400, "the body must be a JSON object in UTF-8; NaN and Infinity are no JSON") from None
 
 
 def text_of(body: dict[str, Any], key: str) -> str:

@@ -38,7 +38,7 @@ class TokensPoint(msgspec.Struct, frozen=True, kw_only=True):
     cached: float | None
     """Prompt tokens that the engine counted as cached."""
     computed: float | None
-    """All other prompt tokens."""
+    """All other prompt tokens, those of which the engine did not tell included."""
     completion: float | None
 
 
@@ -54,6 +54,7 @@ class TokensChart(_Chart, frozen=True, kw_only=True):
     """``/api/stats/tokens``."""
 
     cached_ratio: float | None
+    """Of the prompts of which the engine told it: not ``cached`` by the totals where it was silent on some."""
     totals: TokensTotals
     points: list[TokensPoint]
 
@@ -164,8 +165,9 @@ class CachedShare(msgspec.Struct, frozen=True, kw_only=True):
 
     replica: str
     cached_ratio: float | None
-    """null: it ended no request in that time."""
+    """Of the prompts of which the engine told it; null: there was none in that time."""
     prompt_tokens: int
+    """Of all of its prompts."""
 
 
 class CachedShares(msgspec.Struct, frozen=True, kw_only=True, rename={"begin": "from", "end": "to"}):
@@ -260,21 +262,17 @@ def replicas_chart(stretch: Stretch, replicas: int) -> ReplicasChart:
 
 def cached_shares(question: Question, replicas: Sequence[str], found: Mapping[str, PromptTokens]) -> CachedShares:
     """The shares of a model's replicas, and over everything that it served in that time."""
-    none = PromptTokens(0, 0)
-    whole = PromptTokens(sum(of.cached for of in found.values()), sum(of.computed for of in found.values()))
+    none = PromptTokens(0, 0, 0)
+    whole = PromptTokens(*map(sum, zip(none, *found.values(), strict=True)))
     return CachedShares(
         begin=question.begin_s,
         end=question.end_s,
-        cached_ratio=_share(whole),
+        cached_ratio=whole.cached_ratio,
         replicas=[
-            CachedShare(replica=name, cached_ratio=_share(of := found.get(name, none)), prompt_tokens=sum(of))
+            CachedShare(replica=name, cached_ratio=(of := found.get(name, none)).cached_ratio, prompt_tokens=of.all)
             for name in replicas
         ],
     )
-
-
-def _share(tokens: PromptTokens) -> float | None:
-    return tokens.cached / sum(tokens) if sum(tokens) else None
 
 
 def as_csv(points: Sequence[msgspec.Struct]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lmwarden.console.admission import TierAdvice, kept_tokens, tier_advice
+from lmwarden.console.admission import TierAdvice, holds, kept_tokens, tier_advice
 from lmwarden.console.findings import Check, ok, warning
 from lmwarden.control import ModelSnapshot
 from lmwarden.types import RoomView
@@ -21,7 +21,7 @@ def check_room(model: ModelSnapshot) -> Iterator[Check]:
     room, advice = model.view.room, tier_advice(model)
     if room is None:
         yield from _without_room(model, advice)
-    elif room.engaged:
+    elif holds(room):
         yield _engaged(room, model.view.settings.max_wait_s, advice)
     elif room.why_code == "gaps" and advice is not None:
         yield warning(
@@ -80,9 +80,7 @@ def _without_room(model: ModelSnapshot, advice: TierAdvice | None) -> Iterator[C
     over, settings = overfull(model), model.view.settings
     if over:
         switch = "" if settings.admission == "auto" or not settings.affinity else "switch the waiting room on, "
-        tier = (
-            _in_words(advice) if advice is not None else "a CPU tier (kv_offload_gib, or vLLM's --kv-offloading-size)"
-        )
+        tier = _in_words(advice) if advice is not None else f"a CPU tier ({_TIER_SWITCHES})"
         yield warning(
             "contexts_do_not_fit",
             "the live conversations have more context than the cache can hold, in tokens: " + ", ".join(over),

@@ -128,7 +128,7 @@ def _session_ids(model: ModelSnapshot) -> Iterator[Check]:
 
 def _prefix(model: ModelSnapshot) -> Iterator[Check]:
     counters, view = model.counters, model.view
-    prompt_tokens = counters.prompt_tokens_cached + counters.prompt_tokens_computed
+    prompt_tokens = counters.prompt_tokens_cached + counters.prompt_tokens_computed - counters.prompt_tokens_unknown
     later_turns = view.decisions.get(Decision.STICKY, 0)
     if any(engine.usage_details is False for engine in model.engines):
         return  # then nothing counts as cached
@@ -157,6 +157,7 @@ def _prefix(model: ModelSnapshot) -> Iterator[Check]:
 def _recent_share(model: ModelSnapshot) -> float | None:
     """The cached share of the last minute's prompts; None: too few to tell."""
     prompt, cached = model.rates.prompt_tokens_per_s, model.rates.cached_tokens_per_s
-    if prompt is None or cached is None or 60 * prompt < LEAST_RECENT_TOKENS:
+    if prompt is None or cached is None:
         return None
-    return cached / prompt
+    told = prompt - model.rates.unknown_tokens_per_s
+    return cached / told if 60 * told >= LEAST_RECENT_TOKENS else None

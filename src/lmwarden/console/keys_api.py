@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from lmwarden.access.keys import KeyNameError, KeyStore, StoredKey
 from lmwarden.access.secrets import StorageError
-from lmwarden.console.answers import MAX_ITEMS, Page, encode, json_answer, number_of, read_object, text_of
+from lmwarden.console.answers import MAX_ITEMS, Page, encode, json_answer, number_of, read_object
 from lmwarden.ledger.key_use import KeyUse, key_use
 from lmwarden.ledger.ledger import Ledger
 from lmwarden.ledger.schema import LedgerError
@@ -95,9 +95,10 @@ class KeysApi:
     async def create(self, request: Request) -> Response:
         """Make one; its text is in this answer and nowhere else."""
         body = await read_object(request)
-        models = body.pop("models", None)
-        name = text_of(body, "name")
-        self._check_models(models)
+        name, models = body.get("name"), body.get("models")
+        if not isinstance(name, str) or not body.keys() <= {"name", "models"}:
+            raise HTTPException(400, 'the body must be {"name": "…", "models": […]}, of which models may be left out')
+        models = self._scope(models)
         async with self._one_at_a_time:
             try:
                 key = await asyncio.to_thread(self._keys.create, name, models)
@@ -118,15 +119,17 @@ class KeysApi:
                 raise HTTPException(503, str(error)) from None
         return Response(status_code=204)
 
-    def _check_models(self, models: object) -> None:
+    def _scope(self, models: object) -> list[str] | None:
+        """The names that a key is to be limited to, each once; None: all."""
         if models is None:
-            return
+            return None
         if not isinstance(models, list) or not all(isinstance(model, str) for model in models):
             raise HTTPException(400, "models: must be a list of names of served models, or null for all")
         served = models if self._served is None else self._served()
         if not set(models) <= set(served):
             shown = ", ".join(sorted(served)) or "none"
             raise HTTPException(400, f"models: there is a name that is not served (an alias is none); served: {shown}")
+        return sorted(set(models))
 
     async def _use_by_name(self, names: list[str]) -> Mapping[str, KeyUse] | None:
         if self._ledger is None:

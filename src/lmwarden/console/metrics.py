@@ -19,8 +19,8 @@ from lmwarden.types import Outcome, PinVerdict, ReplicaState
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-_UNDECIDED = {Outcome.REFUSED: "refused", Outcome.CANCELLED: "waiting"}
-"""What stands for the decision where there was none: refused, or its client left the waiting room."""
+_UNDECIDED = {Outcome.REFUSED: "refused", Outcome.CANCELLED: "left"}
+"""What stands for the decision where there was none: refused, or its client left before it was sent."""
 
 
 def exposition(snapshot: Snapshot) -> bytes:
@@ -165,8 +165,7 @@ def _waiting_room(snapshot: Snapshot) -> Iterator[Metric]:
         engaged.add_metric(names, room is not None and room.engaged)
         buckets = _buckets(snapshot.first_byte_bounds_s, model.counters.wait_counts)
         waits.add_metric(names, buckets, model.counters.wait_sum_s)
-        if room is not None:
-            expired.add_metric(names, room.wait_expired)
+        expired.add_metric(names, model.view.wait_expired)
     yield from (waiting, engaged, waits, expired)
 
 

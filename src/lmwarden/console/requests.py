@@ -6,6 +6,8 @@ Field names here are public; no text of a user is in a row.
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -15,16 +17,14 @@ from starlette.routing import Route
 
 from lmwarden.console.answers import MAX_ITEMS, Page, encode, json_answer, number_of
 from lmwarden.ledger.ledger import Ledger
-from lmwarden.ledger.requests import NEWEST, ORDERS, REFUSED, Mark, NumberedRecord, RequestFilter, latest
+from lmwarden.ledger.requests import LEFT, NEWEST, ORDERS, REFUSED, Mark, NumberedRecord, RequestFilter, latest
 from lmwarden.ledger.schema import LedgerError
 from lmwarden.types import CandidateScore, Decision, Outcome, PrefixChange
 
 USUAL_ITEMS = 100
-_MOST_DIGITS = 18
-"""Of a row's number; SQLite's has no more."""
-_MOST_PLACE_DIGITS = 32
-"""Of the value before it."""
-_DECISIONS = (*Decision, REFUSED)
+_MARK = re.compile(r"(?:(-?[0-9]{1,24}(?:\.[0-9]{1,24})?(?:e[+-]?[0-9]{1,3})?):)?([0-9]{1,18})", re.ASCII)
+"""A value of the order, and the number of a row, of which SQLite has no longer ones."""
+_DECISIONS = (*Decision, REFUSED, LEFT)
 
 
 class RequestItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,14 +125,11 @@ def _mark(request: Request) -> Mark | None:
     text = request.query_params.get("before")
     if text is None:
         return None
-    value, _, number = text.rpartition(":")
-    if not (number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS):
+    match = _MARK.fullmatch(text)
+    place = float(match[1] or match[2]) if match is not None else math.nan
+    if match is None or not math.isfinite(place):
         raise HTTPException(400, "before: must be the next of an earlier page")
-    try:
-        place = float(value[:_MOST_PLACE_DIGITS]) if value else float(number)
-    except ValueError:
-        raise HTTPException(400, "before: must be the next of an earlier page") from None
-    return Mark(place, int(number))
+    return Mark(place, int(match[2]))
 
 
 def _item(row: NumberedRecord) -> RequestItem:

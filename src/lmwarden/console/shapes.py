@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from lmwarden.console.admission import AdmissionState, admission_state
+from lmwarden.console.admission import AdmissionState, admission_state, holds
 from lmwarden.console.checks import ModelWarning, warnings_of
 from lmwarden.console.engines import EngineLine, PinState, engines_of, pin_state
 from lmwarden.control import ModelSnapshot, Operation, Snapshot
@@ -202,7 +202,7 @@ def _room(model: ModelSnapshot) -> _Room:
     if mean is None or len(known) != len(capacities) or not known:
         return _Room(held, mean, None)
     view = model.view.room
-    if view is not None and view.engaged:
+    if view is not None and holds(view):
         return _Room(held, mean, 0)
     if any(_is_full(replica) for replica in replicas):
         # Turns that are not answered yet hold context that nobody has counted.

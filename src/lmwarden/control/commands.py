@@ -7,13 +7,15 @@ from typing import Any
 
 import msgspec
 
+from lmwarden.types import MOST_WAIT_S
+
 ROUTING_KEYS = {
     "affinity": "true or false",
     "placement": '"least-loaded" or "hash"',
     "spill_threshold": "an integer from 0 to 1000000, or null for automatic",
     "admission": '"auto" or "off"',
     "prefer": '"balanced", "median" or "tail"',
-    "max_wait_s": "a number from 1 to 295 (clients give up at 300 s)",
+    "max_wait_s": f"a number from 1 to {MOST_WAIT_S:g} (clients give up at 300 s)",
 }
 """What ``patch_routing`` takes, and what each may be."""
 MAX_DRAIN_S = 86_400
@@ -51,7 +53,7 @@ def check_routing_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
             "spill_threshold": value is None or (_is_number(value, int) and 0 <= value <= 1_000_000),
             "admission": value in ("auto", "off"),
             "prefer": value in ("balanced", "median", "tail"),
-            "max_wait_s": _is_number(value, int, float) and 1 <= value <= 295,
+            "max_wait_s": _is_number(value, int, float) and 1 <= value <= MOST_WAIT_S,
         }
         if not allowed[key]:
             raise SettingsError(f"{key}: must be {ROUTING_KEYS[key]}, not {value!r:.100}")

@@ -25,6 +25,8 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens_per_s: float | None = None
     """Whole prompts, cached parts included."""
     cached_tokens_per_s: float | None = None
+    unknown_tokens_per_s: float = 0.0
+    """Of the prompts those of which the engine did not tell what was cached."""
     completion_tokens_per_s: float | None = None
 
 
@@ -32,12 +34,13 @@ class RateMeter:
     """One model's counters over the last minute: about 60 points."""
 
     def __init__(self) -> None:
-        self._points: deque[tuple[float, int, int, int]] = deque()
+        self._points: deque[tuple[float, int, int, int, int]] = deque()
 
     def note(self, counters: GatewaySnapshot, now: float) -> Rates:
         """Take the counters as of now and say how fast they grew."""
         cached = counters.prompt_tokens_cached
-        here = (cached + counters.prompt_tokens_computed, cached, counters.completion_tokens)
+        prompt = cached + counters.prompt_tokens_computed
+        here = (prompt, cached, counters.prompt_tokens_unknown, counters.completion_tokens)
         points = self._points
         if not points or now - points[-1][0] >= _STEP_S:
             points.append((now, *here))
@@ -48,4 +51,9 @@ class RateMeter:
         if now - began < _LEAST_S:
             return Rates()
         rates = [(after - earlier) / (now - began) for after, earlier in zip(here, before, strict=True)]
-        return Rates(prompt_tokens_per_s=rates[0], cached_tokens_per_s=rates[1], completion_tokens_per_s=rates[2])
+        return Rates(
+            prompt_tokens_per_s=rates[0],
+            cached_tokens_per_s=rates[1],
+            unknown_tokens_per_s=rates[2],
+            completion_tokens_per_s=rates[3],
+        )

@@ -9,6 +9,9 @@ time that all of this may take (``buffer_wait_s``).
 The loop is not held: a small body is decoded at once, up to a size that takes a fraction of a millisecond; every other
 one a step at a time by worker threads, which let the loop run meanwhile. Brotli always goes there: it fills its window
 before it gives anything, and 400 bytes can make it fill 16 MiB. Between two steps the loop counts what was made.
+
+The end of a decoding belongs to its task's done callback and not to the task: a client may send its body and leave
+within one turn of the loop, and a task that is cancelled before its first step runs nothing of itself, no ``finally``.
 """
 
 from __future__ import annotations
@@ -55,15 +58,19 @@ class _RefusedError(Exception):
 class BodyDecoding:
     """All bodies of one gateway that are being decoded. Belongs to the data loop."""
 
-    def __init__(self, settings: GatewaySettings, budget: BufferBudget, begin: Begin) -> None:
+    def __init__(
+        self, settings: GatewaySettings, budget: BufferBudget, begin: Begin, dropped: Callable[[], None]
+    ) -> None:
         """
         Args:
             budget: what the bodies count in.
             begin: is given each request when its body is decoded, or has become its ``problem``.
+            dropped: is called where it is not, because nobody wants the body any more.
         """
         self.settings = settings
         self.budget = budget
         self.begin = begin
+        self.dropped = dropped
         self.free = asyncio.Semaphore(_MOST_AT_ONCE)
         self.workers = ThreadPoolExecutor(_WORKERS, "lmwarden-decode")
         self.open: set[_Work] = set()
@@ -77,11 +84,11 @@ class BodyDecoding:
         if request.coding != "br" and len(request.body) <= _AT_ONCE_BYTES:
             decoder = Decoder(request.coding)
             try:
-                pieces, _ = _step(decoder, memoryview(request.body), 0, _AT_ONCE_DECODED_BYTES)
+                pieces, at = _step(decoder, memoryview(request.body), 0, _AT_ONCE_DECODED_BYTES)
             except CorruptError:
                 self.refuse(request, _corrupt(request))
                 return True
-            if decoder.hungry:
+            if decoder.hungry and at == len(request.body):
                 self._decoded_at_once(request, decoder, pieces)
                 return True
         work = _Work(self, connection, request)
@@ -122,9 +129,9 @@ class BodyDecoding:
 class _Work:
     """One body that is decoded by the workers. It is its connection's ``Answering`` until then."""
 
-    __slots__ = ("_all", "_connection", "_held_bytes", "_request", "_room", "_waited", "task")
+    __slots__ = ("_all", "_connection", "_gone", "_held_bytes", "_request", "_room", "_waited", "task")
 
-    task: asyncio.Task[None]
+    task: asyncio.Task[bytes | Problem]
 
     def __init__(self, all_of_them: BodyDecoding, connection: ClientConnection, request: ClientRequest) -> None:
         self._all = all_of_them
@@ -132,6 +139,7 @@ class _Work:
         self._request = request
         self._room = asyncio.Event()
         self._waited = False
+        self._gone = False
         self._held_bytes = 0
         """Counted in the budget, beside what was sent."""
 
@@ -139,9 +147,11 @@ class _Work:
         """Begin."""
         self._connection.answering = self
         self.task = asyncio.get_running_loop().create_task(self._run())
+        self.task.add_done_callback(self._ended)
 
     def client_gone(self) -> None:
         """The client left: nobody wants the body any more."""
+        self._gone = True  # the task may be done, and only its callback be due
         self.task.cancel()
 
     def client_slow(self, slow: bool) -> None:
@@ -151,29 +161,42 @@ class _Work:
         """The budget has room again."""
         self._room.set()
 
-    async def _run(self) -> None:
+    async def _run(self) -> bytes | Problem:
         request, decoding = self._request, self._all
         try:
             async with asyncio.timeout(decoding.settings.buffer_wait_s), decoding.free:
-                body = await self._decode()
+                return await self._decode()
         except CorruptError:
-            decoding.refuse(request, _corrupt(request))
+            return _corrupt(request)
         except _RefusedError as error:
-            decoding.refuse(request, error.problem)
+            return error.problem
         except TimeoutError:
-            decoding.refuse(request, envelope.no_buffer(request.api))
-        except asyncio.CancelledError:
-            decoding.refuse(request, envelope.DRAINING)  # which nobody reads
-            raise
+            return envelope.no_buffer(request.api)
+
+    def _ended(self, task: asyncio.Task[bytes | Problem]) -> None:
+        """Enter the end into the books, whatever it was, and hand the request on if its client is there."""
+        request, decoding, connection = self._request, self._all, self._connection
+        dropped = self._gone or task.cancelled()
+        fault = None if task.cancelled() else task.exception()
+        made = envelope.DRAINING if dropped or fault is not None else task.result()  # which nobody reads
+        decoding.open.discard(self)
+        decoding.budget.forget(self)
+        if isinstance(made, Problem):
+            decoding.refuse(request, made)
         else:
-            self._held_bytes -= len(body)
-            decoding.replace(request, body)
-        finally:
-            decoding.open.discard(self)
-            decoding.budget.forget(self)
-            decoding.budget.give_back(self._held_bytes)
-        self._connection.answering = None
-        decoding.begin(self._connection, request)
+            self._held_bytes -= len(made)
+            decoding.replace(request, made)
+        decoding.budget.give_back(self._held_bytes)
+        if not dropped:
+            connection.answering = None
+        if fault is not None:
+            connection.abort()
+            decoding.dropped()
+            raise fault  # one of ours: the loop reports it
+        if dropped:
+            decoding.dropped()
+        else:
+            decoding.begin(connection, request)
 
     async def _decode(self) -> bytes:
         loop, workers = asyncio.get_running_loop(), self._all.workers

@@ -16,9 +16,10 @@ import asyncio
 import select
 import socket
 import struct
+from contextlib import suppress
 from typing import Protocol, cast
 
-from lmwarden.gateway.door import Door, Entry, peer_of
+from lmwarden.gateway.connection_limit import ConnectionLimit, Entry, peer_of
 from lmwarden.gateway.outbox import Outbox
 from lmwarden.gateway.reader_needs import Judge
 from lmwarden.gateway.request import ClientRequest
@@ -62,7 +63,7 @@ class DataPlane(Judge, Protocol):
 
     outbox: Outbox
     connections: set[ClientConnection]
-    door: Door
+    connection_limit: ConnectionLimit
 
     def begin(self, connection: ClientConnection, request: ClientRequest) -> None:
         """Answer a complete request, now or later."""
@@ -108,9 +109,10 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         sock = transport.get_extra_info("socket")
         if sock is not None and _NOTSENT_LOWAT is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _MOST_UNSENT_BYTES)
+            with suppress(OSError):  # a client that has left already
+                sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _MOST_UNSENT_BYTES)
         self._peer = peer_of(transport.get_extra_info("peername"))
-        self._entry = self._plane.door.enter(self._peer)
+        self._entry = self._plane.connection_limit.enter(self._peer)
         self._plane.connections.add(self)
         if self._entry is Entry.CLOSED:
             self._closing = self.discarding = True
@@ -121,7 +123,7 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
         """The client left, or we closed."""
         self._closing = self.discarding = True
         self._plane.connections.discard(self)
-        self._plane.door.leave(self._peer, self._entry)
+        self._plane.connection_limit.leave(self._peer, self._entry)
         self.forget_input()
         answering, self.answering = self.answering, None
         if answering is not None:

@@ -30,7 +30,7 @@ class Entry(Enum):
     CLOSED = "closed"
 
 
-class Door:
+class ConnectionLimit:
     """The open connections of one gateway."""
 
     __slots__ = ("_by_peer", "most", "most_per_peer", "served", "surplus")
@@ -89,11 +89,11 @@ def peer_of(peername: object) -> str:
     return str(IPv6Address(int(address) >> 64 << 64))
 
 
-def door_for(most: int, most_per_peer: int) -> Door:
-    """A door with these limits, both made smaller alike where there are not descriptors for all.
+def limit_for(most: int, most_per_peer: int) -> ConnectionLimit:
+    """These limits, both made smaller alike where there are not descriptors for all.
 
     A limit per address of less than half of all stays as it is.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     possible = most if files == resource.RLIM_INFINITY else max(1, min(most, (files - _FILES_KEPT) // 2))
-    return Door(possible, min(most_per_peer, max(1, most_per_peer * possible // most, possible // 2)))
+    return ConnectionLimit(possible, min(most_per_peer, max(1, most_per_peer * possible // most, possible // 2)))

@@ -48,6 +48,8 @@ class GatewaySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Those without one, whose conversation was recognised by its beginning."""
     identity_none: int = 0
     """Those of which no conversation was recognised."""
+    prompt_tokens_unknown: int = 0
+    """Of the computed ones those of prompts of which the engine did not tell; no share of ours counts them."""
     unread_prompts: int = 0
     """Requests of all models whose prompt was not looked at, because too much waited or it was too large."""
 
@@ -64,6 +66,7 @@ class ModelCounters:
         "identity_sent",
         "prompt_tokens_cached",
         "prompt_tokens_computed",
+        "prompt_tokens_unknown",
         "requests",
         "usage_rows",
         "wait_counts",
@@ -78,6 +81,7 @@ class ModelCounters:
         self.wait_sum_s = 0.0
         self.prompt_tokens_cached = 0
         self.prompt_tokens_computed = 0
+        self.prompt_tokens_unknown = 0
         self.completion_tokens = 0
         self.usage_rows = 0
         self.identity_sent = 0
@@ -113,6 +117,8 @@ class ModelCounters:
             cached = usage.cached_tokens or 0
             self.prompt_tokens_cached += cached
             self.prompt_tokens_computed += usage.prompt_tokens - cached
+            if usage.cached_tokens is None:
+                self.prompt_tokens_unknown += usage.prompt_tokens
         if usage.completion_tokens is not None:
             self.completion_tokens += usage.completion_tokens
 
@@ -134,6 +140,7 @@ class ModelCounters:
             wait_sum_s=self.wait_sum_s,
             prompt_tokens_cached=self.prompt_tokens_cached,
             prompt_tokens_computed=self.prompt_tokens_computed,
+            prompt_tokens_unknown=self.prompt_tokens_unknown,
             completion_tokens=self.completion_tokens,
             usage_rows=self.usage_rows,
             open_exchanges=open_exchanges,

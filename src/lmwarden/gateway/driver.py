@@ -49,7 +49,7 @@ class Routed(Protocol):
 class RouterDriver:
     """One router, its open requests and its timer. Lives on the data loop."""
 
-    __slots__ = ("_armed_for", "_clock", "_clock_rate", "_loop", "_open", "_timer", "_waiting", "router")
+    __slots__ = ("_armed_for", "_clock", "_clock_rate", "_closed", "_loop", "_open", "_timer", "_waiting", "router")
 
     def __init__(
         self, router: RouterContract, clock: Clock, clock_rate: float, loop: asyncio.AbstractEventLoop
@@ -63,6 +63,7 @@ class RouterDriver:
         """Those of them without an action so far."""
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0.0
+        self._closed = False
 
     @property
     def open_tickets(self) -> int:
@@ -106,6 +107,8 @@ class RouterDriver:
 
     def perform(self, actions: Sequence[Action]) -> None:
         """Carry out actions, also those that another room's call to the router returned."""
+        if self._closed:
+            return
         for action in actions:
             if type(action) is Dispatch:
                 if self._waiting:
@@ -123,12 +126,15 @@ class RouterDriver:
 
     def rearm(self) -> None:
         """Ask for the next deadline and see to it."""
+        if self._closed:
+            return
         deadline = self.router.next_deadline()
         if deadline is not None and (self._timer is None or deadline < self._armed_for):
             self._arm(deadline)
 
     def close(self) -> None:
-        """Disarm the timer."""
+        """Carry out nothing any more: what is still open is about to be ended."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

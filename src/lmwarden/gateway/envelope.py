@@ -3,7 +3,7 @@
 Two envelopes, one table. Claude Code retries 408, 409, 429, 5xx and 529, gives up on a Retry-After above 60 s,
 and reads other 4xx as a fault of the request; so overload and engine failures are 502 to 504 or 529 with a
 Retry-After of 1 to 60 s, and never 400, 404 or 422. A message is one sentence: what, where, what is allowed. It
-never repeats text of a prompt.
+never repeats text of a prompt. (An engine's own error is put into the same envelopes by ``engine_errors``.)
 """
 
 from __future__ import annotations
@@ -70,18 +70,23 @@ class Problem:
 
     def body(self, api: Api) -> bytes:
         """The JSON body in the caller's envelope."""
-        if api is Api.ANTHROPIC:
-            fallback = "api_error" if self.status >= 500 else "invalid_request_error"
-            kind = _ANTHROPIC_TYPES.get(self.status, fallback)
-            return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": self.message}})
-        fallback = "server_error" if self.status >= 500 else "invalid_request_error"
-        error = {
-            "message": self.message,
-            "type": _OPENAI_TYPES.get(self.status, fallback),
-            "param": self.param,
-            "code": self.code if self.code is not None else self.status,
-        }
-        return msgspec.json.encode({"error": error})
+        return error_body(api, self.status, self.message, code=self.code, param=self.param)
+
+
+def error_body(api: Api, status: int, message: str, *, code: str | None = None, param: str | None = None) -> bytes:
+    """An error's JSON body in the envelope of an API, with that API's type for the status."""
+    if api is Api.ANTHROPIC:
+        fallback = "api_error" if status >= 500 else "invalid_request_error"
+        kind = _ANTHROPIC_TYPES.get(status, fallback)
+        return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message}})
+    fallback = "server_error" if status >= 500 else "invalid_request_error"
+    error = {
+        "message": message,
+        "type": _OPENAI_TYPES.get(status, fallback),
+        "param": param,
+        "code": code if code is not None else status,
+    }
+    return msgspec.json.encode({"error": error})
 
 
 _NOT_AGAIN = b"x-should-retry: false\r\n"

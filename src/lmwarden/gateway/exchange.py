@@ -3,7 +3,7 @@
 Theory of operation. An exchange is offered to the router and waits for its ``Dispatch`` or ``Refuse``. Dispatched,
 it takes a connection to the engine and sends. The engine's head is held back until the first byte of its body: up
 to then nothing has reached the client, and the exchange may still move elsewhere. From then on bytes go through a
-relay.
+relay. (An error is held until it is whole: ``engine_errors``.)
 
 Sent again, at most once, only with no byte to the client, and only if
 
@@ -35,6 +35,7 @@ from typing import Final
 from lmwarden.gateway import envelope
 from lmwarden.gateway.client_kind import client_of, kind_of
 from lmwarden.gateway.client_side import ClientConnection
+from lmwarden.gateway.engine_errors import HeldError
 from lmwarden.gateway.envelope import Problem
 from lmwarden.gateway.exchange_books import NOWHERE, ExchangeBooks, ExchangeHost
 from lmwarden.gateway.forward import our_lines, upstream_request
@@ -199,7 +200,7 @@ class Exchange(ExchangeBooks):
         if route.tap is _RESPONSES:
             assert self._action is not None
             response_made = self.service.responses.learner(request.key_digest, self._action.engine)
-        relay, lines = relay_for(
+        relay, onward = relay_for(
             route.tap,
             status,
             lines,
@@ -211,7 +212,21 @@ class Exchange(ExchangeBooks):
         self._relay = relay
         request.close = request.close or self._host.draining
         ours = our_lines(self._destination[1], self._routing.conversation, self._waited_s)
-        self._held_head = client_head(status, lines, relay.framing, ours, close=request.close)
+        self._held_head = head = client_head(status, onward, relay.framing, ours, close=request.close)
+        if status >= 400:
+            self._held_head = b""  # it goes with the body
+            self._relay = held = HeldError(
+                relay.framing,
+                relay.tap,
+                as_it_comes=relay,
+                head=head,
+                status=status,
+                lines=lines,
+                api=request.api,
+                ours=ours,
+                close=request.close,
+            )
+            return held.piece
         return relay.tap.feed if relay.framing is RAW else relay.piece
 
     def response_read(self, raw: bytes, complete: bool) -> None:
@@ -224,7 +239,7 @@ class Exchange(ExchangeBooks):
             return
         out = relay.read(raw)
         if self._held_head is not None:
-            if not raw:
+            if not raw or (not out and self._status >= 400):
                 return
             self._first_byte()
             out = self._held_head + out

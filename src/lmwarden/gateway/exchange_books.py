@@ -128,6 +128,11 @@ class ExchangeBooks:
     _job: PrefixJob | None
     """Its prompt, in the hands of whoever looks at it."""
 
+    @property
+    def waits(self) -> bool:
+        """The router has not decided yet."""
+        return self._action is None
+
     def held(self) -> HeldRequest:
         """As it stands in the waiting room."""
         routing = self._routing

@@ -17,8 +17,8 @@ from lmwarden.gateway import request as client_request
 from lmwarden.gateway.body_decoding import BodyDecoding
 from lmwarden.gateway.buffers import BufferBudget
 from lmwarden.gateway.client_side import ClientConnection
+from lmwarden.gateway.connection_limit import limit_for
 from lmwarden.gateway.counters import GatewaySnapshot
-from lmwarden.gateway.door import door_for
 from lmwarden.gateway.driver import HeldRequest
 from lmwarden.gateway.envelope import Problem
 from lmwarden.gateway.exchange import Exchange
@@ -68,7 +68,7 @@ class Gateway:
         self.budget = BufferBudget(self.settings.max_buffered_bytes)
         self.read_buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
         self.connections: set[ClientConnection] = set()
-        self.door = door_for(self.settings.max_connections, self.settings.max_connections_per_peer)
+        self.connection_limit = limit_for(self.settings.max_connections, self.settings.max_connections_per_peer)
         self.exchanges: set[Exchange] = set()
         self.outbox: Outbox
         self.draining = False
@@ -78,7 +78,7 @@ class Gateway:
         self._authenticator = authenticator
         self._services: dict[str, ModelService] = {}
         self._names: ModelNames[ModelService] = ModelNames({}, {})
-        self._decoding = BodyDecoding(self.settings, self.budget, self.begin)
+        self._decoding = BodyDecoding(self.settings, self.budget, self.begin, self.check_drained)
         self._server: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._listing = b""
@@ -148,8 +148,10 @@ class Gateway:
             await asyncio.wait_for(self._drained.wait(), drain_s)
         except TimeoutError:
             pass  # what is still open is ended here
-        for exchange in list(self.exchanges):
-            exchange.stop()
+        for service in self._services.values():
+            service.driver.close()
+        for exchange in sorted(self.exchanges, key=lambda exchange: not exchange.waits):
+            exchange.stop()  # those in a waiting room first: the ends of the others would let them out
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         if self._server is not None:
@@ -161,7 +163,6 @@ class Gateway:
             connection.abort()
         await self._decoding.close()
         for service in self._services.values():
-            service.driver.close()
             for pool in service.pools.values():
                 await pool.close()
         await asyncio.sleep(0)

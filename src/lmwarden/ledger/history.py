@@ -82,6 +82,19 @@ class PromptTokens(NamedTuple):
 
     cached: int
     computed: int
+    unknown: int
+    """Of the computed ones those of prompts of which the engine did not tell."""
+
+    @property
+    def all(self) -> int:
+        """Whole prompts."""
+        return self.cached + self.computed
+
+    @property
+    def cached_ratio(self) -> float | None:
+        """The cached part of the prompts of which the engine told it; None: there were none."""
+        told = self.all - self.unknown
+        return self.cached / told if told else None
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +135,7 @@ class History:
         return self._reader.ask(lambda connection: self._stretch(connection, question, now))
 
     def cached_ratio(self, model: str, begin_s: float, end_s: float) -> float | None:
-        """The cached part of all prompt tokens of a model, from a moment until now.
+        """The cached part of a model's prompts of which the engine told it, from a moment until now.
 
         Raises:
             LedgerError: the file cannot be read.
@@ -145,15 +158,18 @@ class History:
         begin, end, step_s = self._cut(connection, question, now)
         level_s = _level(step_s)
         stored = connection.execute(
-            "SELECT replica, sum(cached_tokens), sum(computed_tokens) FROM history_series CROSS JOIN history"
-            " ON series = id WHERE model = ? AND replica != ? AND step_s = ? AND t >= ? AND t < ? GROUP BY replica",
+            "SELECT replica, sum(cached_tokens), sum(computed_tokens), sum(unknown_tokens)"
+            " FROM history_series CROSS JOIN history ON series = id"
+            " WHERE model = ? AND replica != ? AND step_s = ? AND t >= ? AND t < ? GROUP BY replica",
             (question.model, WHOLE, level_s, begin, end),
         )
-        found = {replica: PromptTokens(cached, computed) for replica, cached, computed in stored}
+        found = {replica: PromptTokens(*tokens) for replica, *tokens in stored}
         for spot, sums in _uncounted_tallies(connection).items():
             if spot.model == question.model and spot.replica != WHOLE and begin <= spot.t < end:
-                cached, computed = found.get(spot.replica, (0, 0))
-                found[spot.replica] = PromptTokens(cached + sums.cached_tokens, computed + sums.computed_tokens)
+                cached, computed, unknown = found.get(spot.replica, (0, 0, 0))
+                found[spot.replica] = PromptTokens(
+                    cached + sums.cached_tokens, computed + sums.computed_tokens, unknown + sums.unknown_tokens
+                )
         return found
 
     def _cut(self, connection: sqlite3.Connection, question: Question, now: float) -> tuple[int, int, int]:

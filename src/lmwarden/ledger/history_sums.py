@@ -41,6 +41,8 @@ class Sums(msgspec.Struct, gc=False):
     cached_tokens: int = 0
     computed_tokens: int = 0
     """Of prompts; what the engine did not report as cached counts as computed."""
+    unknown_tokens: int = 0
+    """Of the computed ones those of prompts of which the engine told nothing: a client left before it could."""
     completion_tokens: int = 0
 
     placed: int = 0
@@ -85,8 +87,8 @@ class Sums(msgspec.Struct, gc=False):
 
     @property
     def cached_ratio(self) -> float | None:
-        """The cached part of all prompt tokens; None: there were none."""
-        prompt_tokens = self.cached_tokens + self.computed_tokens
+        """The cached part of the prompts of which the engine told it; None: there were none."""
+        prompt_tokens = self.cached_tokens + self.computed_tokens - self.unknown_tokens
         return self.cached_tokens / prompt_tokens if prompt_tokens else None
 
 
@@ -138,6 +140,8 @@ def _count(sums: Sums, row: RowFacts) -> None:
         cached = min(row.cached_tokens or 0, prompt)
         sums.cached_tokens += cached
         sums.computed_tokens += prompt - cached
+        if row.cached_tokens is None:
+            sums.unknown_tokens += prompt
     if completion is not None and completion <= MOST_TOKENS:
         sums.completion_tokens += completion
     if first_byte_s is not None:

@@ -43,6 +43,7 @@ CREATE TABLE IF NOT EXISTS history (
     engine_samples INTEGER NOT NULL, busy_sum INTEGER NOT NULL, running_sum INTEGER NOT NULL,
     waiting_sum INTEGER NOT NULL, kv_samples INTEGER NOT NULL, kv_used_sum REAL NOT NULL,
     first_byte_counts BLOB,
+    unknown_tokens INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (step_s, series, t)
 ) STRICT, WITHOUT ROWID
 """,
@@ -51,6 +52,8 @@ CREATE TABLE IF NOT EXISTS history (
     "INSERT OR IGNORE INTO history_upto SELECT 1, coalesce(max(id), 0) FROM requests",
 )
 """After the other tables."""
+ADDED_COLUMN = "unknown_tokens INTEGER NOT NULL DEFAULT 0"
+"""Of ``history``, since version 4. What was counted before has 0 there: it is taken as told, as it was shown then."""
 
 _COLUMNS = ("step_s", "series", "t", *NUMBERS, COUNTS)
 _ADDED = ", ".join(f"{name} = {name} + excluded.{name}" for name in NUMBERS)

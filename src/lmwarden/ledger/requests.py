@@ -26,7 +26,7 @@ class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
     key_name: str | None = None
     outcome: str | None = None
     decision: str | None = None
-    """``refused``: those without one."""
+    """``refused`` and ``left``: those without one, by whether we ended them or their client did."""
     replica: str | None = None
     client: str | None = None
     endpoint: str | None = None
@@ -53,6 +53,11 @@ class NumberedRecord(msgspec.Struct, frozen=True):
 
 
 REFUSED = "refused"
+LEFT = "left"
+_UNDECIDED = {
+    REFUSED: "decision IS NULL AND outcome != 'cancelled'",
+    LEFT: "decision IS NULL AND outcome = 'cancelled'",
+}
 NEWEST = "newest"
 ORDERS = {
     NEWEST: "id",
@@ -90,8 +95,8 @@ def latest(
         values += (before.number,) if order == NEWEST else before
     for name in wanted.__struct_fields__:
         asked = getattr(wanted, name)
-        if name == "decision" and asked == REFUSED:
-            conditions.append("decision IS NULL")
+        if name == "decision" and asked in _UNDECIDED:
+            conditions.append(_UNDECIDED[asked])
         elif asked is not None:
             conditions.append(f"{name} = ?")
             values.append(asked)

@@ -21,9 +21,10 @@ import msgspec
 from lmwarden.ledger import history_tables
 from lmwarden.types import CandidateScore, Decision, Home, Outcome, PrefixChange, ReplicaId, RequestRecord
 
-SCHEMA_VERSION = 3
-EARLIER_VERSIONS = (0, 1, 2)
-"""Those that are brought up: a new file, one without homes and settings, and one without ``ADDED_COLUMNS``."""
+SCHEMA_VERSION = 4
+EARLIER_VERSIONS = (0, 1, 2, 3)
+"""Those that are brought up: a new file, one without homes and settings, one without ``ADDED_COLUMNS``, and
+one whose history lacks its ``ADDED_COLUMN``."""
 
 FIELDS = RequestRecord.__struct_fields__
 
@@ -129,17 +130,24 @@ def connect(path: str, *, timeout_s: float) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = NORMAL")
         if version != SCHEMA_VERSION:
             connection.execute("BEGIN IMMEDIATE")
-            if version:
-                for column in ADDED_COLUMNS:
-                    connection.execute(f"ALTER TABLE requests ADD COLUMN {column}")
-            for statement in CREATE:
-                connection.execute(statement)
+            _bring_up(connection, version)
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             connection.execute("COMMIT")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _bring_up(connection: sqlite3.Connection, version: int) -> None:
+    """Make of the tables of an earlier version those of this one."""
+    if version in (1, 2):
+        for column in ADDED_COLUMNS:
+            connection.execute(f"ALTER TABLE requests ADD COLUMN {column}")
+    if version == 3:
+        connection.execute(f"ALTER TABLE history ADD COLUMN {history_tables.ADDED_COLUMN}")
+    for statement in CREATE:
+        connection.execute(statement)
 
 
 def is_sound(connection: sqlite3.Connection) -> bool:

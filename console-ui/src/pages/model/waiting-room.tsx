@@ -12,7 +12,7 @@ import { capacityTokens } from "./capacity";
 import { patchRouting } from "./commands";
 
 const LEAST_WAIT_S = 1;
-const MOST_WAIT_S = 295;
+const MOST_WAIT_S = 270;
 const TONE: Record<RoomState, Tone> = { engaged: "warning", open: "ok", off: "quiet" };
 
 export function WaitingRoomCard(props: { model: ModelDetail }) {
