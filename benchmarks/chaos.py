@@ -15,6 +15,8 @@ Checked at the end, status 1 if one does not hold:
 * every turn of every conversation was answered completely;
 * every complete answer has one row ``ok`` in the ledger, and every row ``ok`` one complete answer. A kill of the
   warden may cost the rows of the last moments before it (``ROWS_WINDOW_S``), and they are counted;
+* since the warden's last start (a kill takes its counters along) every request has one decision, or was refused or
+  left: ``/metrics`` counts as many of each decision and outcome as there are rows;
 * nothing is in flight, nobody waits, no request body is held, and no connection of a client is open.
 
 Simulated engines; the warden, its sockets, files and processes are real.
@@ -25,11 +27,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import re
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +40,7 @@ from typing import Any
 
 import aiohttp
 import psutil
-from benchmarks.soaking.watching import scrape
+from benchmarks.soaking.watching import Metrics, scrape
 from tests.whole.agent import Asked, End, ask
 from tests.whole.launched import MODEL, LaunchedWarden, eventually
 
@@ -63,6 +66,8 @@ class Books:
     ends: Counter[str] = field(default_factory=Counter)
     complete_at: list[float] = field(default_factory=list)
     warden_killed_at: list[float] = field(default_factory=list)
+    rows_of_earlier_lives: int = 0
+    """Rows that were written before the warden's last start."""
     kills: Counter[str] = field(default_factory=Counter)
     turns: int = 0
     attempts_of_a_turn: list[int] = field(default_factory=list)
@@ -95,8 +100,10 @@ class Proxy:
     async def delay(self, seconds: float) -> None:
         """Let no byte pass for a while."""
         self._flows.clear()
-        await asyncio.sleep(seconds)
-        self._flows.set()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._flows.set()
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -209,11 +216,19 @@ async def one(
 
 
 async def havoc(
-    warden: LaunchedWarden, proxy: Proxy, attached: AttachedEngine, books: Books, chance: random.Random, pause_s: float
+    warden: LaunchedWarden,
+    proxy: Proxy,
+    attached: AttachedEngine,
+    books: Books,
+    chance: random.Random,
+    pause_s: float,
+    over: asyncio.Event,
 ) -> None:
-    """One blow after the other until cancelled."""
+    """One blow after the other until it is over; the last one is carried out whole."""
     while True:
-        await asyncio.sleep(pause_s * (0.5 + chance.random()))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), pause_s * (0.5 + chance.random()))
+            return
         blow = chance.choices(list(BLOWS), list(BLOWS.values()))[0]
         if blow in ("engine", "engine stands still"):
             processes = await asyncio.to_thread(warden.engine_processes)
@@ -224,9 +239,7 @@ async def havoc(
                 if blow == "engine":
                     one.kill()
                 else:
-                    one.suspend()
-                    await asyncio.sleep(STANDS_STILL_S * chance.random())
-                    one.resume()
+                    await stand_still(one, STANDS_STILL_S * chance.random())
         elif blow == "delay":
             await proxy.delay(STANDS_STILL_S * chance.random())
         elif blow == "connections":
@@ -239,8 +252,22 @@ async def havoc(
         else:
             warden.kill()
             books.warden_killed_at.append(time.monotonic())
+            books.rows_of_earlier_lives = len(warden.rows())
             await warden.start()
         books.kills[blow] += 1
+
+
+async def stand_still(process: psutil.Process, seconds: float) -> None:
+    """Stop a process, and let it go on whatever happens meanwhile.
+
+    Raises:
+        psutil.NoSuchProcess: it is gone.
+    """
+    process.suspend()
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        process.resume()
 
 
 async def run(options: argparse.Namespace, folder: Path) -> bool:
@@ -251,6 +278,7 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
     warden.proxy_port = proxy.port
     attached = AttachedEngine(proxy)
     books = Books()
+    over = asyncio.Event()
     background = [asyncio.ensure_future(attached.run())]
     started = time.monotonic()
     try:
@@ -263,7 +291,7 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
                 for number in queue:
                     await play(warden, http, number, options.turns, books, chance)
 
-            background.append(asyncio.ensure_future(havoc(warden, proxy, attached, books, chance, options.pause)))
+            background.append(asyncio.ensure_future(havoc(warden, proxy, attached, books, chance, options.pause, over)))
             agents = asyncio.gather(*(agent() for _ in range(options.agents)))
             all_of_it: list[asyncio.Future[Any]] = [agents, *background]
             await asyncio.wait(all_of_it, return_when=asyncio.FIRST_COMPLETED)
@@ -271,8 +299,8 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
                 agents.cancel()
                 raise RuntimeError("the havoc ended before the agents did")
             agents.result()
-            background[1].cancel()
-            await asyncio.gather(background[1], return_exceptions=True)
+            over.set()
+            await background[1]
         print(f"{time.monotonic() - started:.0f} s; blows: {dict(books.kills)}; clients saw: {dict(books.ends)}")
         print(
             f"decisions of complete answers: {dict(books.sticky)}; most attempts of a turn: "
@@ -293,8 +321,11 @@ async def check(warden: LaunchedWarden, books: Books, options: argparse.Namespac
 
     await eventually(lambda: in_flight() == 0, warden.describe)
     await asyncio.sleep(2.5)  # the ledger's last batch, and a snapshot after it
-    held = await held_at_rest(warden)
+    metrics = await metrics_of(warden)
+    held = held_at_rest(metrics)
     rows = warden.rows()
+    of_this_life = rows[books.rows_of_earlier_lives :]
+    uncounted = counted(metrics) - decided(of_this_life) + (decided(of_this_life) - counted(metrics))
     ok = sum(row["outcome"] == "ok" for row in rows)
     in_window = sum(
         any(0 <= killed - at <= ROWS_WINDOW_S for killed in books.warden_killed_at) for at in books.complete_at
@@ -310,6 +341,10 @@ async def check(warden: LaunchedWarden, books: Books, options: argparse.Namespac
             f"complete answers {complete}, rows ok {ok}, in the {ROWS_WINDOW_S} s before a kill {in_window}",
             lambda: complete - in_window <= ok <= complete + books.ends["left"] + books.ends[End.BROKEN],
         ),
+        (
+            f"since the last start {len(of_this_life)} rows; counted otherwise by /metrics: {dict(uncounted)}",
+            lambda: not uncounted,
+        ),
         (f"in flight {in_flight()}", lambda: in_flight() == 0),
         (f"held at rest {held}", lambda: not any(held.values())),
         (f"rows: {dict(Counter(row['outcome'] for row in rows))}", lambda: True),
@@ -322,10 +357,31 @@ async def check(warden: LaunchedWarden, books: Books, options: argparse.Namespac
     return good
 
 
-async def held_at_rest(warden: LaunchedWarden) -> dict[str, int]:
-    """What is to be 0 when nobody asks for anything."""
+async def metrics_of(warden: LaunchedWarden) -> Metrics:
     async with aiohttp.ClientSession() as http:
-        metrics = await scrape(http, warden.console_url)
+        return await scrape(http, warden.console_url)
+
+
+def counted(metrics: Metrics) -> Counter[tuple[str, ...]]:
+    """Requests by model, decision and outcome, as the warden counted them since its start."""
+    found: Counter[tuple[str, ...]] = Counter()
+    for key, value in metrics.values.items():
+        if key.startswith("lmwarden_requests_total{"):
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', key))
+            found[labels["model"], labels["decision"], labels["outcome"]] += int(value)
+    return found
+
+
+def decided(rows: Sequence[Mapping[str, Any]]) -> Counter[tuple[str, ...]]:
+    """The same of request rows."""
+    undecided = {"refused": "refused", "cancelled": "left"}
+    return Counter(
+        (row["model"], row["decision"] or undecided.get(row["outcome"], "none"), row["outcome"]) for row in rows
+    )
+
+
+def held_at_rest(metrics: Metrics) -> dict[str, int]:
+    """What is to be 0 when nobody asks for anything."""
     names = ("waiting_room", "buffered_bytes", "client_connections")
     return {name: int(metrics.total(f"lmwarden_{name}")) for name in names}
 

@@ -245,7 +245,8 @@ class Client(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.port = transport.get_extra_info("sockname")[1]
+        own = transport.get_extra_info("sockname")
+        self.port = own[1] if own else 0
 
     def data_received(self, data: bytes) -> None:
         self.received += data
@@ -372,7 +373,8 @@ class Connections(set[Any]):
 
     def add(self, connection: Any) -> None:
         super().add(connection)
-        connection.port = connection.transport.get_extra_info("peername")[1]
+        peer = connection.transport.get_extra_info("peername")
+        connection.port = peer[1] if peer else 0  # 0: it was reset before it was taken
         self._by_port[connection.port] = connection
 
     def discard(self, connection: Any) -> None:

@@ -1,6 +1,7 @@
 """The waiting room's table: every requirement beside what is reached, over held-out seeds, in virtual time.
 
     ./run python -m benchmarks.overload room [--case 24,32] [--seeds 1001,1002] [--json FILE]
+    ./run python -m benchmarks.overload room --bound
 
 Each case plays its cells with every seed and prints two tables: the figures (mean, with the least and the most), and
 one line for each thing required: what, how much, reached, and whether. 600 s after a warm-up of 120 s unless the case
@@ -13,6 +14,7 @@ The whole takes about half an hour of one core; ``--case`` plays it in pieces, a
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,10 +23,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from lmwarden.bench.results import LevelResult
-from lmwarden.bench.virtual import SimulationPlan, simulate_plan
+from lmwarden.bench.results import LevelResult, quantile
+from lmwarden.bench.virtual import SimulationPlan, SimulationRun, simulate_plan
 from lmwarden.bench.workload import Workload, load_workload
-from lmwarden.simulation.virtual import Outage
+from lmwarden.simulation.hardware import load_profile
+from lmwarden.simulation.virtual import Outage, VirtualRun
 
 ROOM = "on+admission"
 BOTH = ("off", "hash")
@@ -32,6 +35,9 @@ STEADY: dict[str, Any] = {"seconds": 600.0, "warmup_s": 120.0}
 COLD: dict[str, Any] = {"seconds": 180.0}
 ONE_SLOW_CARD: dict[str, Any] = {"hardware": "a4000-qwen3-4b-published"}
 TIER_TOKENS = 100_000
+HARDWARE = "a4000-qwen3-4b"
+SHARED_TOKENS = 3_500
+"""Of the workload's system prompt."""
 
 
 class Column(NamedTuple):
@@ -321,14 +327,75 @@ def verdicts(case: Case, rows: Rows) -> Iterator[str]:
             yield f"| {verdict.what} | {verdict.required} | {verdict.reached} | {holds} |"
 
 
+# What can be had at all
+
+
+def bound(seeds: Sequence[int]) -> Iterator[str]:
+    """The least p95 that goes with a given output, by arithmetic with constants that are measured here.
+
+    ``n`` replicas give X turns a second, of which the share f waits, and each of those reads its context again, which
+    takes r seconds of a replica: ``n = X (s + r f)``, where s is the time that a turn takes besides. Where everything
+    fits (16 sessions) only first turns read, f = 1/6, so that X there tells s. At most R conversations keep their
+    context at once: what the caches hold beyond the shared part, over the mean context at a turn's end. The others
+    wait, so that by Little's law a wait is ``(sessions - R) / (X f)`` on average, and reading comes after it. If all
+    of them were equal, that would be the p95 as long as more than 5 % wait. Optimistic: no wait is longer than another,
+    no cache has a hole, and r is that of the quickest reads.
+    """
+    n, first_share = 4, 1.0 / 6.0
+    fits = records("on", 16, seeds)
+    rate = mean(len(ended(run)) / (run.end_s - run.start_s) for run in fits)
+    r_s = quantile([r.first_token_s - r.dispatched_s for run in fits for r in ended(run) if r.turn == 0], 0.05) or 0.0
+    own_tokens = mean(r.prompt_tokens + r.output_tokens - SHARED_TOKENS for run in fits for r in ended(run))
+    places = n * (load_profile(HARDWARE).kv_cache_tokens - SHARED_TOKENS) / own_tokens
+    s_s = n / rate - r_s * first_share
+    yield (
+        f"16 sessions, on: {rate:.3f} turns/s; reading r = {r_s:.2f} s; a turn besides s = {s_s:.2f} replica-seconds;"
+        f" contexts of {own_tokens:.0f} tokens beyond the shared ones, so R = {places:.1f}"
+    )
+    for level, gain in ((24, 0.22), (32, 0.30)):
+        rows = Rows(play(Case("", (level,), BOTH, STEADY, overloaded), seeds))
+        target = (1.0 + gain) * max(rows.mean(level, arm, TOKENS) or 0.0 for arm in BOTH) / 60.0 / 256.0
+        share = (n / target - s_s) / r_s
+        wait_s = (level - places) / (target * share) + r_s
+        yield (
+            f"{level} sessions, {gain:+.0%} over both arms: at least {target:.3f} turns/s, so at most {share:.2f} of"
+            f" the turns wait, and p95 is at least {wait_s:.1f} s (off: {rows.mean(level, 'off', P95):.1f} s)"
+        )
+
+
+def ceiling(seeds: Sequence[int]) -> Iterator[str]:
+    """The most output of any number of sessions with LM Warden's placement: holding some back cannot give more."""
+    levels = (14, 15, 16, 17, 18)
+    rows = Rows(play(Case("", levels, ("on",), STEADY, as_balanced), seeds))
+    outputs = {level: rows.mean(level, "on", TOKENS) or 0.0 for level in levels}
+    yield "on: " + ", ".join(f"{level} sessions {tokens:.0f}" for level, tokens in outputs.items()) + " tokens/min"
+
+
+def records(arm: str, level: int, seeds: Sequence[int]) -> list[VirtualRun]:
+    """Every request of a steady cell, for each seed."""
+    run = SimulationRun(
+        SimulationPlan(workload=load_workload("claude-code"), levels=(level,), arms=(arm,), seeds=seeds, **STEADY)
+    )
+    return [run.records(cell) for cell in run.cells]
+
+
+def ended(run: VirtualRun) -> list[Any]:
+    """What was sent and answered within the window."""
+    return [record for record in run.records if record.sent_s >= run.start_s and record.ended_s is not None]
+
+
 def main(arguments: Sequence[str]) -> None:
     """Play the cases that are named, and print their tables."""
     parser = argparse.ArgumentParser(prog="benchmarks.overload room")
     parser.add_argument("--case", default=",".join(CASES), help=f"some of {', '.join(CASES)}")
     parser.add_argument("--seeds", default="1001,1002,1003,1004,1005,1006,1007,1008")
+    parser.add_argument("--bound", action="store_true", help="print what can be had at all, instead")
     parser.add_argument("--json", type=Path, help="file to which the rows are added, one case a line")
     options = parser.parse_args(arguments)
     seeds = [int(seed) for seed in options.seeds.split(",")]
+    if options.bound:
+        print("\n".join([*bound(seeds), *ceiling(seeds)]))
+        return
     for name in options.case.split(","):
         case = CASES[name]
         rows = Rows(play(case, seeds))
@@ -337,3 +404,7 @@ def main(arguments: Sequence[str]) -> None:
         if options.json is not None:
             with options.json.open("ab") as file:
                 file.write(msgspec.json.encode({"case": name, "rows": rows.rows}) + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit("overload_room: is a part of another script: ./run python -m benchmarks.overload room [--case ...]")
