@@ -343,7 +343,7 @@ def bound(seeds: Sequence[int]) -> Iterator[str]:
     """
     n, first_share = 4, 1.0 / 6.0
     fits = records("on", 16, seeds)
-    rate = mean(len(ended(run)) / (run.end_s - run.start_s) for run in fits)
+    rate = mean(ends(run) / (run.end_s - run.start_s) for run in fits)
     r_s = quantile([r.first_token_s - r.dispatched_s for run in fits for r in ended(run) if r.turn == 0], 0.05) or 0.0
     own_tokens = mean(r.prompt_tokens + r.output_tokens - SHARED_TOKENS for run in fits for r in ended(run))
     places = n * (load_profile(HARDWARE).kv_cache_tokens - SHARED_TOKENS) / own_tokens
@@ -377,6 +377,11 @@ def records(arm: str, level: int, seeds: Sequence[int]) -> list[VirtualRun]:
         SimulationPlan(workload=load_workload("claude-code"), levels=(level,), arms=(arm,), seeds=seeds, **STEADY)
     )
     return [run.records(cell) for cell in run.cells]
+
+
+def ends(run: VirtualRun) -> int:
+    """Turns that ended within the window, whenever they were sent."""
+    return sum(1 for record in run.records if record.ended_s is not None and run.start_s <= record.ended_s <= run.end_s)
 
 
 def ended(run: VirtualRun) -> list[Any]:

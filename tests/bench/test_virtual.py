@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from lmwarden.simulation.tokens import TokenChain, token_text
 from lmwarden.simulation.virtual import Outage
 from lmwarden.types import RoutingSettings
 
+DATA = Path(__file__).parents[1] / "data"
 WORKLOAD = load_workload("claude-code")
 
 
@@ -220,8 +222,9 @@ def replaced(name: str, **changes: Any) -> Workload:
         (24, {"outage": Outage(rank=2, down_s=100.0, up_s=140.0)}),
         (8, {"workload": load_workload("claude-code-subagents")}),
         (16, {"think": "agent"}),
+        (20, {"think": "agent", "hardware": str(DATA / "fast-card.toml"), "replicas": 2}),
     ],
-    ids=["kv+20", "kv-20", "outputs", "mixed", "lost", "fan-out", "gaps"],
+    ids=["kv+20", "kv-20", "outputs", "mixed", "lost", "fan-out", "gaps", "short-turns"],
 )
 def test_the_waiting_room_does_no_harm_where_it_is_wrong_or_surprised(sessions: int, more: dict[str, Any]) -> None:
     on, room = (played(arm, sessions, **more) for arm in ("on", "on+admission"))

@@ -34,6 +34,11 @@ def test_not_where_agents_pause_between_their_turns(gap_s: float | None, at: flo
     assert look(Thrash(), 2.0, seconds=10, gap_s=gap_s) == at
 
 
+@pytest.mark.parametrize(("idle_ratio", "at"), [(0.0, 103.0), (0.12, 103.0), (0.13, None)])
+def test_not_where_pauses_are_long_beside_the_turns(idle_ratio: float, at: float | None) -> None:
+    assert look(Thrash(), 2.0, seconds=10, idle_ratio=idle_ratio) == at
+
+
 class TestEvidence:
     """What turns found of their context."""
 
@@ -73,3 +78,7 @@ class TestDisengaging:
     )
     def test_when(self, demand: float, waiting: int, gap_s: float | None, at: float | None) -> None:
         assert look(self.engaged(), demand, seconds=20, waiting=waiting, gap_s=gap_s) == at
+
+    @pytest.mark.parametrize(("idle_ratio", "at"), [(0.2, None), (0.21, 110.0)])
+    def test_when_places_stand_idle(self, idle_ratio: float, at: float | None) -> None:
+        assert look(self.engaged(), 2.0, seconds=20, waiting=5, idle_ratio=idle_ratio) == at

@@ -160,6 +160,18 @@ def test_reading_costs_what_the_fast_turns_say() -> None:
     assert learned.turn_s == 12.0
 
 
+def test_how_idle_a_place_stands() -> None:
+    learned = Learned()
+    learned.gaps.extend([0.5, 1.5])
+    assert learned.idle_ratio(8.0) == 0.0, "nobody knows yet how long a turn takes"
+    learned.served(500, 0.1, 4.0, kept=True)
+    assert learned.idle_ratio(8.0) == pytest.approx(1.0 / 5.0)
+    learned.gaps.append(60.0)
+    assert learned.idle_ratio(2.0) == pytest.approx((4.0 / 3) / (4.0 / 3 + 4.0)), "a place is given up after 2 s"
+    learned.gaps.clear()
+    assert learned.idle_ratio(8.0) == 0.0
+
+
 def test_conversations_that_come_back_without_a_tool_call() -> None:
     learned = Learned()
     seen = [learned.comes_back]

@@ -45,6 +45,13 @@ def test_every_state_has_its_reason(thrash: Thrash, gap_s: float | None, expecte
     assert says in why(found, thrash.demand_ratio, gap_s)
 
 
+def test_pauses_that_are_long_beside_the_turns_are_pauses() -> None:
+    thrash = seen(1.3)
+    thrash.idle_ratio = 0.3
+    assert code(thrash, 0.4) == "gaps"
+    assert "a quarter of the pauses exceeds 0.4 s" in why("gaps", 1.3, 0.4)
+
+
 def test_without_a_capacity_nothing_can_be_compared() -> None:
     assert code(seen(0.0), capacity_known=False) == "no_capacity"
     assert why("no_capacity", 0.0, None) == "Open: an engine reports no KV capacity."

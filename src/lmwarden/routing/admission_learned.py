@@ -171,6 +171,14 @@ class Learned:
         low quartile."""
         return tokens * sorted(self._reads)[len(self._reads) // 4] if self._reads else 0.0
 
+    def idle_ratio(self, keep_s: float) -> float:
+        """The part of its time for which a place stands idle between turns, where it is kept for at most ``keep_s``; 0:
+        not known."""
+        if not self.turn_s or not self.gaps:
+            return 0.0
+        idle_s = sum(min(gap, keep_s) for gap in self.gaps) / len(self.gaps)
+        return idle_s / (idle_s + self.turn_s)
+
     def gap_quantile_s(self, share: float) -> float | None:
         """The gap that so large a share does not exceed; None: too few were seen."""
         if len(self.gaps) < 4:

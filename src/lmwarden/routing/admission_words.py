@@ -7,7 +7,7 @@ where all fit, nor leaves a demand that does not fit without a reason.
 
 from __future__ import annotations
 
-from lmwarden.routing.admission_demand import DISENGAGE_RATIO, GAP_ENGAGE_S, Thrash
+from lmwarden.routing.admission_demand import DISENGAGE_RATIO, Thrash
 
 
 def why_code(thrash: Thrash, gap_s: float | None, *, capacity_known: bool, though_kept: bool) -> str:
@@ -25,7 +25,7 @@ def why_code(thrash: Thrash, gap_s: float | None, *, capacity_known: bool, thoug
         return "no_capacity"
     if thrash.demand_ratio <= thrash.level:
         return "open"
-    if gap_s is not None and gap_s > GAP_ENGAGE_S:
+    if gap_s is not None and thrash.pausing(gap_s):
         return "gaps"
     return "kept" if thrash.keeping and not though_kept else "settling"
 

@@ -236,7 +236,10 @@ class Door:
             gap_s = self.room.learned.gap_quantile_s(0.75)
             demand_ratio = self._use.demand_ratio(now)
             waiting = len(self.room) if self._use.capacity_known else 0  # nobody waits for what is not known
-            if self.room.thrash.look(demand_ratio, gap_s, waiting, now, though_kept=self._use.for_median):
+            idle_ratio = self.room.learned.idle_ratio(self.room.keep_s)
+            if self.room.thrash.look(
+                demand_ratio, gap_s, waiting, now, idle_ratio=idle_ratio, though_kept=self._use.for_median
+            ):
                 if self.engaged:
                     self._give_places(now)
                 else:
