@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
@@ -14,6 +13,10 @@ from lmwarden.console.findings import Check, Level
 from lmwarden.control import EngineSnapshot, EngineState
 from lmwarden.engine.launch_state import EnginePhase
 from lmwarden.types import PinVerdict, ReplicaState
+
+
+NOW = 1_800_000_000.0
+"""What the clock says: these cases are made when the tests are collected, which may be minutes before they run."""
 
 
 def found(**changes: Any) -> dict[str, Check]:
@@ -41,7 +44,7 @@ def found(**changes: Any) -> dict[str, Check]:
         ),
         (
             msgspec.structs.replace(
-                process(EnginePhase.STARTING, since=time.time() - 300),
+                process(EnginePhase.STARTING, since=NOW - 300),
                 complaint="http://h:1/health answers 503",
                 state=EngineState.STARTING,
             ),
@@ -83,7 +86,8 @@ def found(**changes: Any) -> dict[str, Check]:
         (process(outdated=True), "engine_outdated", Level.WARNING, "e0 runs with another command"),
     ],
 )
-def test_each_trouble(ill: EngineSnapshot, code: str, level: Level, says: str) -> None:
+def test_each_trouble(ill: EngineSnapshot, code: str, level: Level, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmwarden.console.check_engines.time.time", lambda: NOW)
     check = found(engines=(ill,))[code]
     assert check.level is level
     assert says in check.text
