@@ -14,7 +14,6 @@ from lmwarden.control import EngineSnapshot, EngineState
 from lmwarden.engine.launch_state import EnginePhase
 from lmwarden.types import PinVerdict, ReplicaState
 
-
 NOW = 1_800_000_000.0
 """What the clock says: these cases are made when the tests are collected, which may be minutes before they run."""
 
