@@ -336,6 +336,7 @@ async def test_the_last_words_of_a_process_that_is_killed_hold_no_text(tmp_path:
         with (tmp_path / "stderr").open("wb") as stderr:
             # Without a core: that would hold everything, which is why the unit forbids it (LimitCORE=0).
             warden = await asyncio.create_subprocess_exec("prlimit", "--core=0", *command, stderr=stderr)
+        writer = None
         try:
             reader, writer = await connected(port)
             body = json.dumps(MESSAGES | {"stream": True}).encode()
@@ -345,12 +346,15 @@ async def test_the_last_words_of_a_process_that_is_killed_hold_no_text(tmp_path:
                 await reader.readuntil(COMPLETION.encode())
             warden.send_signal(signal.SIGABRT)
             async with asyncio.timeout(60):
-                assert await warden.wait() == -signal.SIGABRT
-            writer.close()
+                status = await warden.wait()
         finally:
+            if writer is not None:
+                writer.close()
             if warden.returncode is None:
                 warden.kill()
                 await warden.wait()
+    # The frames of threads that run on meanwhile are read without a lock, which can end in a second signal.
+    assert status in (-signal.SIGABRT, -signal.SIGSEGV)
     said = (tmp_path / "stderr").read_text()
     assert "Fatal Python error: Aborted" in said
     search = Search()
