@@ -77,6 +77,19 @@ def test_who_is_kept_because_it_waited_may_grow_by_a_turn_beyond_what_fits(waits
     assert not room.room.goes_at_once(place.key, place.tokens + 4_800, NOW)
 
 
+def test_who_grows_takes_the_place_of_whom_nobody_expects_any_more() -> None:
+    """4,000 tokens are free."""
+    room = Room(late_ratio=-0.5)
+    growing, gone, _ = room.places
+    assert not room.room.goes_at_once(growing.key, growing.tokens + 10_000, NOW)
+    room = Room(late_ratio=-0.5)
+    growing, gone, _ = room.places
+    gone.idle_since = NOW - 100.0
+    assert room.room.goes_at_once(growing.key, growing.tokens + 10_000, NOW)
+    assert room.room.places.of(gone.key) is None
+    assert growing.tokens == 22_000
+
+
 def let_in(room: Room, tokens: int) -> bool:
     """Whether somebody of that size gets the place of two who are gone."""
     for place in room.places[1:]:

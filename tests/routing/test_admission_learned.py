@@ -160,6 +160,15 @@ def test_reading_costs_what_the_fast_turns_say() -> None:
     assert learned.turn_s == 12.0
 
 
+def test_only_what_grows_says_how_much_a_turn_adds() -> None:
+    learned = Learned()
+    learned.grew(500)
+    assert learned.growth_tokens == 500.0
+    learned.grew(0)
+    learned.grew(-300)
+    assert learned.growth_tokens == 500.0
+
+
 def test_how_idle_a_place_stands() -> None:
     learned = Learned()
     learned.gaps.extend([0.5, 1.5])

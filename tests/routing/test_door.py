@@ -15,6 +15,7 @@ from lmwarden.types import (
     Refuse,
     RefuseReason,
     ReplicaCapacity,
+    ReplicaId,
     RoomView,
     RoutingSettings,
     Ticket,
@@ -321,6 +322,31 @@ class TestHolding:
         assert place is not None
         assert (place.in_flight, place.tokens > 15_000) == (3, True), "as large as the largest of them"
         assert place.waits == 1
+
+    def test_who_has_waited_for_too_long_may_spill_and_has_no_place_then(self) -> None:
+        crowd = Crowd(max_wait_s=20.0)
+        crowd.everybody()
+        waiting = len(crowd.names) - len(crowd.running())
+        assert waiting > 1
+        for _ in range(6):
+            crowd.driver.offer(pin=ReplicaId("e0", 0), body_bytes=BODY)
+        crowd.driver.configure(admission="auto", max_wait_s=20.0, spill_threshold=0)
+        crowd.driver.let_out.clear()
+        crowd.wait(21.0)
+        words = [went.split()[1] for went in crowd.let_out()]
+        assert len(words) == waiting
+        assert "spilled" in words
+        assert len(crowd.running()) == len(crowd.names)
+
+    def test_while_nobody_waits_a_drain_and_a_failure_are_no_business_of_the_room(self) -> None:
+        crowd = Crowd(2)
+        crowd.driver.drain("e0/0")
+        deadline = crowd.driver.router.next_deadline()
+        assert deadline is not None
+        assert deadline > crowd.driver.now
+        crowd.driver.undrain("e0/0")
+        assert isinstance(crowd.driver.fail(crowd.tickets["c0"]), Dispatch)
+        assert crowd.room.residents == 0
 
     def test_what_continues_a_response_goes_to_its_engine_at_once(self) -> None:
         """No other engine knows the response. Who has a place uses it, who has none is a guest."""
