@@ -49,7 +49,8 @@ class Learned:
     """Of one model. ``now`` and durations in seconds."""
 
     def __init__(self) -> None:
-        self.tokens_per_byte = TOKENS_PER_BYTE
+        self._tokens_per_byte: float | None = TOKENS_PER_BYTE
+        """None: to be found anew, when somebody asks: turns end far more often than that."""
         self.most_tokens = math.inf
         """No footprint is larger: what the largest replica holds."""
         self.output_tokens = float(OUTPUT_TOKENS)
@@ -71,6 +72,13 @@ class Learned:
         self._ratios: deque[float] = deque(maxlen=RATIOS)
         self._prompts = _Largest()
         self._news = _Largest()
+
+    @property
+    def tokens_per_byte(self) -> float:
+        """Of text; the median of what was seen."""
+        if self._tokens_per_byte is None:
+            self._tokens_per_byte = sorted(self._ratios)[len(self._ratios) // 2]
+        return self._tokens_per_byte
 
     def footprint(self, request: RoutingRequest, conversation: Conversation | None) -> int:
         """KV tokens that the turn will hold at its end beyond what all share, at least 1."""
@@ -134,7 +142,7 @@ class Learned:
             return  # of a history that is not known: what it consists of says little about what is new
         if new_bytes > 0 and new_tokens >= TEXT_TOKENS_PER_BYTE * new_bytes:
             self._ratios.append(new_tokens / new_bytes)
-            self.tokens_per_byte = sorted(self._ratios)[len(self._ratios) // 2]
+            self._tokens_per_byte = None
 
     def nothing_runs(self) -> None:
         """The time until the next end says nothing about ends."""
@@ -191,13 +199,21 @@ class _Largest:
 
     def __init__(self) -> None:
         self._sizes: deque[float] = deque(maxlen=SIZES)
-        self.bound = math.inf
+        self._bound: float | None = math.inf
+        """None: to be found anew, when somebody asks."""
 
     def seen(self, tokens: float) -> None:
         """One was so large."""
         self._sizes.append(tokens)
         if len(self._sizes) >= SIZES_MIN:
-            self.bound = BEYOND_SEEN_RATIO * max(self._sizes)
+            self._bound = None
+
+    @property
+    def bound(self) -> float:
+        """What is larger is not believed."""
+        if self._bound is None:
+            self._bound = BEYOND_SEEN_RATIO * max(self._sizes)
+        return self._bound
 
 
 def _mean(mean: float, value: float) -> float:
