@@ -13,8 +13,10 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from types import TracebackType
+
+from tests.listening import Listener
+from tests.waiting import PATIENCE_S
 
 CHAT = {
     "id": "chatcmpl-1",
@@ -168,9 +170,7 @@ class StubEngine:
         self.connections = 0
         self.arrived = asyncio.Event()
         """Set at each request; clear it to wait for the next."""
-        self._server: asyncio.Server | None = None
-        self._stops = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener = Listener(self._serve)
 
     async def __aenter__(self) -> StubEngine:
         await self.listen(0)
@@ -184,42 +184,28 @@ class StubEngine:
     @property
     def port(self) -> int:
         """Where it listens, or listened."""
-        return self._port
+        return self._listener.port
 
     async def listen(self, port: int) -> None:
         """Listen (again)."""
-        serve = partial(self._serve, self._stops)
-        self._server = await asyncio.start_server(serve, "127.0.0.1", port, limit=64 * 1024 * 1024)
-        self._port = int(self._server.sockets[0].getsockname()[1])
+        await self._listener.listen(port, limit=64 * 1024 * 1024)
 
     def refuse(self) -> None:
         """Refuse connections and keep the open ones."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self._listener.refuse()
 
     async def stop(self) -> None:
         """Refuse connections and cut the open ones."""
-        self.refuse()
-        self._stops += 1
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._listener.stop()
 
     async def requests(self, count: int) -> list[Seen]:
         """Wait until that many requests have arrived."""
         while len(self.seen) < count:
             self.arrived.clear()
-            await asyncio.wait_for(self.arrived.wait(), 5)
+            await asyncio.wait_for(self.arrived.wait(), PATIENCE_S)
         return self.seen
 
-    async def _serve(self, stops: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if stops != self._stops:  # taken in the very turn of the stop
-            writer.close()
-            return
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = self.connections
         self.connections += 1
         seen: Seen | None = None
@@ -238,7 +224,6 @@ class StubEngine:
         finally:
             if seen is not None:
                 seen.dropped.set()
-            self._tasks.discard(task)
             writer.close()
 
 

@@ -7,6 +7,7 @@ import asyncio
 import aiohttp
 import msgspec
 import pytest
+from tests.listening import listening
 
 from lmwarden.bench.errors import plain_reason
 
@@ -19,18 +20,13 @@ async def error_of(url: str, limit_s: float = 5.0) -> Exception:
 
 
 async def test_each_way_to_fail_has_its_words(unused_tcp_port: int) -> None:
-    closing: list[asyncio.StreamWriter] = []
-
     async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.close()
-        closing.append(writer)
 
-    server = await asyncio.start_server(close, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server:
-        assert plain_reason(await error_of(f"http://127.0.0.1:{port}")) == "the connection broke"
-        assert plain_reason(await error_of(f"http://127.0.0.1:{port}", 1e-6)) == "no answer in time"
+    async with listening(close) as server:
+        assert plain_reason(await error_of(f"http://127.0.0.1:{server.port}")) == "the connection broke"
+        assert plain_reason(await error_of(f"http://127.0.0.1:{server.port}", 1e-6)) == "no answer in time"
     assert plain_reason(await error_of(f"http://127.0.0.1:{unused_tcp_port}")) == "connection refused"
     assert plain_reason(await error_of("http://")) == "the address is no URL"
     assert plain_reason(msgspec.DecodeError("x")) == "the answer has another form"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from tests.listening import listening
 
 from lmwarden.config import Flag, LaunchConfig, load
 from lmwarden.engine.launch import LaunchPlan
@@ -81,19 +82,17 @@ class Roll:
     @asynccontextmanager
     async def open(self, folder: Path) -> AsyncIterator[Roll]:
         """Take calls; at the end no process of the test is left."""
-        server = await asyncio.start_server(self._take, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        try:
-            yield self
-        finally:
-            while left := self._left(folder):
-                for process in left:
-                    send(process, signal.SIGKILL)
-                await wait_until_gone(left, PATIENCE_S)
-            for caller in self.callers:
-                await caller.end()
-            server.close()
-            await server.wait_closed()
+        async with listening(self._take) as listener:
+            self.address = f"127.0.0.1:{listener.port}"
+            try:
+                yield self
+            finally:
+                while left := self._left(folder):
+                    for process in left:
+                        send(process, signal.SIGKILL)
+                    await wait_until_gone(left, PATIENCE_S)
+                for caller in self.callers:
+                    await caller.end()
 
     def _left(self, folder: Path) -> list[ProcessId]:
         infos = [read_process(caller.process.pid) for caller in self.callers]

@@ -23,6 +23,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from tests.claude_code import ShapedRequest
+from tests.listening import Listener
 
 INDEX_HEADER = "X-Replay-Index"
 _SHORTEST_S = 1e-6
@@ -111,22 +112,16 @@ class ReplayEngine:
         self._arrived = [asyncio.Event() for _ in requests]
         self._released = [asyncio.Event() for _ in requests]
         self._closed = [asyncio.Event() for _ in requests]
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._listener = Listener(self._serve)
 
     async def start(self) -> int:
         """Listen on a free port; returns it."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=1 << 20)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        await self._listener.listen(limit=1 << 20)
+        return self._listener.port
 
     async def stop(self) -> None:
         """Close everything."""
-        assert self._server is not None
-        self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._listener.stop()
 
     async def has(self, index: int) -> None:
         """Wait until request ``index`` was received."""
@@ -139,11 +134,6 @@ class ReplayEngine:
     async def was_aborted(self, index: int) -> None:
         """Wait until the connection that carried request ``index`` was closed by the gateway."""
         await self._closed[index].wait()
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 import uvloop
 from tests.stub_engine import StubEngine
+from tests.waiting import PATIENCE_S, turns, until
 
 from lmwarden.gateway import Gateway, GatewaySettings, ServedModel
 from lmwarden.gateway.prefix_watch import PrefixWatch
@@ -277,7 +278,7 @@ class Client:
         """The next response: complete, or cut by the end of the connection."""
         while not self._collector.done:
             try:
-                data = await asyncio.wait_for(self._reader.read(65536), 10)
+                data = await asyncio.wait_for(self._reader.read(65536), PATIENCE_S)
             except ConnectionError:
                 data = b""
             self.received += data
@@ -290,14 +291,14 @@ class Client:
     async def until(self, text: bytes) -> None:
         """Read until these bytes have come."""
         while text not in self.received:
-            data = await asyncio.wait_for(self._reader.read(65536), 10)
+            data = await asyncio.wait_for(self._reader.read(65536), PATIENCE_S)
             assert data, f"closed before {text!r}; got {self.received!r}"
             self.received += data
             self._collector.parser.feed_data(data)
 
     async def rest(self) -> bytearray:
         """Read to the end of the connection."""
-        while data := await asyncio.wait_for(self._reader.read(65536), 10):
+        while data := await asyncio.wait_for(self._reader.read(65536), PATIENCE_S):
             self.received += data
         return self.received
 
@@ -358,17 +359,30 @@ class Scene:
         client.leave()
         return response
 
+    async def sweeps(self, count: int) -> None:
+        """Wait until the gateway has looked at the clock so many times more."""
+        for _ in range(count):
+            due = self.gateway._sweep_timer
+            await until(lambda due=due: self.gateway._sweep_timer is not due)
+
+    async def stands_still(self, sent: Callable[[], int]) -> None:
+        """Wait until clients that do not read have stopped the gateway, and it what an engine has ``sent``."""
+
+        async def stuck() -> bool:
+            before = sent()
+            await turns()
+            return sent() == before and all(client.write_paused for client in self.gateway.connections)
+
+        await until(stuck)
+
     async def at_rest(self) -> None:
         """Wait until no request is open, then check the books."""
-        for _ in range(500):
-            busy = self.router.open or self.gateway.exchanges or self.gateway._decoding.open
-            if not busy and not self.gateway.budget.held_bytes:
-                break
-            await asyncio.sleep(0.01)
-        assert not self.router.open, f"in flight at rest: {self.router.open}"
-        assert not self.gateway.exchanges
-        assert not self.gateway._decoding.open
-        assert self.gateway.budget.held_bytes == 0
+
+        def held() -> tuple[object, ...]:
+            gateway = self.gateway
+            return self.router.open, gateway.exchanges, gateway._decoding.open, gateway.budget.held_bytes
+
+        await until(lambda: not any(held()), lambda: f"in flight or held at rest: {held()}")
         assert len(self.router.ends) == len(self.router.offered) == len(self.rows)
 
 

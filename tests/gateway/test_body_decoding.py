@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.gateway.coded import ENCODERS
 from tests.gateway.conftest import KEY, Scene, SceneMaker, chat, post
 from tests.stub_engine import silence, whole
+from tests.waiting import turns, until
 
 from lmwarden.gateway import body_decoding
 from lmwarden.gateway.buffers import BufferBudget
@@ -233,8 +234,8 @@ async def test_decoded_bodies_count_and_wait_for_room(make_scene: SceneMaker) ->
         second = await scene.connect()
         body = json.dumps(chat(pad="y" * 1_000_000)).encode()
         await second.send(coded("/v1/chat/completions", "zstd", body))
-        await until(lambda: bool(scene.gateway._decoding.open) and scene.gateway.budget.held_bytes > 2_000_000)
-        await asyncio.sleep(0.05)
+        await until(lambda: any(work in scene.gateway.budget._waiting for work in scene.gateway._decoding.open))
+        await turns()
         assert len(scene.engine.seen) == 1
         first.leave()
         assert (await second.response()).status == 200
@@ -247,14 +248,6 @@ async def test_without_room_it_is_told_to_come_back(make_scene: SceneMaker) -> N
         assert response.status == 529
         assert response.header("Retry-After") is not None
         assert scene.gateway.budget.held_bytes == 0
-
-
-async def until(is_so: object) -> None:
-    """Wait for something that happens in other tasks."""
-    assert callable(is_so)
-    async with asyncio.timeout(5):
-        while not is_so():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture
@@ -290,7 +283,7 @@ async def test_a_client_that_sends_and_leaves_in_one_turn(make_scene: SceneMaker
         for _ in range(20):
             with socket.create_connection(("127.0.0.1", scene.gateway.port)) as sock:
                 sock.sendall(request)  # all of it is in the kernel before the loop looks
-            await asyncio.sleep(0.005)
+            await scene.ask(HEALTH)  # taken after it: so it was taken
         await until(lambda: not scene.gateway.connections)
         await scene.at_rest()
 

@@ -12,6 +12,7 @@ import pytest
 from backports import zstd
 from tests.gateway.conftest import Response, SceneMaker, chat, post
 from tests.stub_engine import STREAM_HEAD, Act, Peer, Seen, chunk, head
+from tests.waiting import until
 
 from lmwarden.gateway.coded_tap import MAX_DECODED_BYTES, CodedTap, accepts
 from lmwarden.gateway.codings import CODINGS, CorruptError, Decoder
@@ -185,10 +186,7 @@ async def test_a_ping_comes_into_the_text_and_never_into_the_coding(
         await client.send(post("/v1/chat/completions", chat(**SHOWN), *lines))
         await client.until(b": ping" if pinged else b"\xff\xff\r\n")
         (exchange,) = scene.gateway.exchanges
-        for _ in range(500):
-            if exchange._quiet >= 6:
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: exchange._quiet >= 6)
         go_on.set()
         response = await client.response()
         assert response.complete

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.gateway.conftest import Client, Response, Scene, SceneMaker, chat, post
 from tests.gateway.engine_process import DONE, event
+from tests.listening import listening
 from tests.stub_engine import CHAT, STREAM_HEAD, Act, Peer, Seen, StubEngine, head, raw, silence, whole
 
 from lmwarden.gateway.pool import PoolUser
@@ -116,8 +117,7 @@ async def test_a_port_that_closes_all_that_it_takes_is_tried_a_few_times_only(ma
         taken += 1
         writer.close()
 
-    proxy = await asyncio.start_server(take, "127.0.0.1", 0)
-    async with proxy, make_scene(ports=[proxy.sockets[0].getsockname()[1]], **SOON) as scene:
+    async with listening(take) as proxy, make_scene(ports=[proxy.port], **SOON) as scene:
         assert (await scene.ask(ASK)).status == 502
         assert 1 < taken < 8
 

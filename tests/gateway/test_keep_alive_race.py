@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
-from typing import cast
+from typing import ClassVar, cast
 
 import pytest
 from tests.gateway.conftest import SceneMaker, chat, post
@@ -18,6 +18,7 @@ class Closing(asyncio.Protocol):
     transport: asyncio.Transport
     generated: list[bytes]
     closed_idle = 0
+    open: ClassVar[set[asyncio.Transport]] = set()
 
     def __init__(self, generated: list[bytes], rng: Random, how: str) -> None:
         self.generated = generated
@@ -28,6 +29,10 @@ class Closing(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.open.add(self.transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.open.discard(self.transport)
 
     def data_received(self, data: bytes) -> None:
         if self._timer is not None:
@@ -75,3 +80,7 @@ async def test_no_request_is_lost_or_doubled(make_scene: SceneMaker, how: str, s
         assert Closing.closed_idle > 50, "the race was run"
         await scene.at_rest()
         assert len(scene.rows) == 240
+    for transport in Closing.open:
+        transport.abort()
+    await asyncio.sleep(0)
+    assert not Closing.open

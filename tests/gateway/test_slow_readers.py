@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from tests.gateway.conftest import Scene, SceneMaker, chat, post
 from tests.stub_engine import STREAM_HEAD, Peer, Seen, chunk
+from tests.waiting import PATIENCE_S
 
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n'
 PIECE = EVENT % (b"x" * 1000)
@@ -32,13 +33,6 @@ class Flood:
             self.sent_bytes += len(PIECE)
         await peer.send(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
-    async def stands_still(self) -> None:
-        """Wait until nothing more is taken."""
-        before = -1
-        while self.sent_bytes != before or not before:
-            before = self.sent_bytes
-            await asyncio.sleep(0.3)
-
 
 async def slow_client(scene: Scene) -> socket.socket:
     """A client that has asked for a stream and reads nothing of it."""
@@ -62,7 +56,7 @@ async def test_a_reader_that_stands_still_holds_little(make_scene: SceneMaker) -
         flood = Flood()
         scene.engine.script.append(flood)
         client = await slow_client(scene)
-        await flood.stands_still()
+        await scene.stands_still(lambda: flood.sent_bytes)
         assert flood.sent_bytes < MOST_BYTES
         (connection,) = scene.gateway.connections
         assert connection.write_paused
@@ -71,7 +65,7 @@ async def test_a_reader_that_stands_still_holds_little(make_scene: SceneMaker) -
         flood.enough = True
         loop = asyncio.get_running_loop()
         taken = bytearray()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while not taken.endswith(b"0\r\n\r\n"):
                 data = await loop.sock_recv(client, 1 << 20)
                 assert data, "cut"
@@ -85,7 +79,7 @@ async def test_the_others_go_on_while_one_stands_still(make_scene: SceneMaker) -
         floods = [Flood() for _ in range(8)]
         scene.engine.script.extend(floods)
         slow = [await slow_client(scene) for _ in floods]
-        await asyncio.gather(*(flood.stands_still() for flood in floods))
+        await scene.stands_still(lambda: sum(flood.sent_bytes for flood in floods))
         go_on = asyncio.Event()
 
         async def steadily(peer: Peer, seen: Seen) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from tests.gateway.conftest import SceneMaker, chat, post
 from tests.stub_engine import CHAT, Peer, Seen, head, raw, whole
+from tests.waiting import PATIENCE_S, turns
 
 from lmwarden.types import Outcome
 
@@ -44,7 +45,7 @@ async def test_an_answer_that_closes_is_not_reused(make_scene: SceneMaker) -> No
 async def test_idle_connections_are_closed_in_time(make_scene: SceneMaker) -> None:
     async with make_scene(engine_idle_s=0.05, sweep_s=0.02) as scene:
         await scene.ask(ASK)
-        await asyncio.wait_for(scene.engine.seen[0].dropped.wait(), 5)
+        await asyncio.wait_for(scene.engine.seen[0].dropped.wait(), PATIENCE_S)
 
 
 async def test_no_more_than_so_many_idle_connections(make_scene: SceneMaker) -> None:
@@ -57,14 +58,17 @@ async def test_no_more_than_so_many_idle_connections(make_scene: SceneMaker) -> 
 async def test_an_engine_that_speaks_unasked_is_dropped(make_scene: SceneMaker) -> None:
     async with make_scene() as scene:
 
+        answered = asyncio.Event()
+
         async def chatty(peer: Peer, seen: Seen) -> None:
             await whole(CHAT)(peer, seen)
-            await asyncio.sleep(0.02)
+            await answered.wait()
             await peer.send(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
 
         scene.engine.script.append(chatty)
         assert (await scene.ask(ASK)).status == 200
-        await asyncio.wait_for(scene.engine.seen[0].dropped.wait(), 5)
+        answered.set()
+        await asyncio.wait_for(scene.engine.seen[0].dropped.wait(), PATIENCE_S)
         assert (await scene.ask(ASK)).json() == CHAT
 
 
@@ -83,7 +87,7 @@ async def test_a_head_in_pieces(make_scene: SceneMaker) -> None:
 
             async def act(peer: Peer, seen: Seen, cut: int = cut) -> None:
                 await peer.send(answer[:cut])
-                await asyncio.sleep(0.01)
+                await turns()
                 await peer.send(answer[cut:])
 
             scene.engine.script.append(act)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.gateway.conftest import Client, Scene, SceneMaker, chat, post
 from tests.stub_engine import silence
+from tests.waiting import PATIENCE_S, until
 
 from lmwarden.gateway import exchange
 from lmwarden.types import Outcome, RefuseReason, ReplicaId
@@ -30,7 +31,7 @@ async def hold(scene: Scene, request: bytes) -> Client:
     scene.router.asked.clear()
     client = await scene.connect()
     await client.send(request)
-    await asyncio.wait_for(scene.router.asked.wait(), 5)
+    await asyncio.wait_for(scene.router.asked.wait(), PATIENCE_S)
     return client
 
 
@@ -83,11 +84,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_next_body_gives_everyth
     async with make_scene() as scene:
         client = await hold(scene, post(CHAT, chat()))
         await client.send(post(CHAT, b"x" * 200_000)[:150_000])
-        for _ in range(500):
-            if scene.gateway.budget.held_bytes > 100_000:
-                break
-            await asyncio.sleep(0.01)
-        assert scene.gateway.budget.held_bytes > 100_000
+        await until(lambda: scene.gateway.budget.held_bytes > 100_000)
         client.leave()
         await scene.at_rest()
         assert [row.outcome for row in scene.rows] == [Outcome.CANCELLED]

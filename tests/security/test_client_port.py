@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.listening import Listener
 from tests.security.house import BIG, ENGINE_KEY, LIMIT_S, MODEL, SIGNED_IN, House, house, request
 
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
@@ -58,8 +59,9 @@ async def test_an_engines_administration_is_not_reachable(of: House, method: str
 async def test_nothing_in_a_request_says_where_the_warden_connects_to(of: House) -> None:
     """A listener that nobody configured is named in every way; it must hear nothing."""
     heard: list[object] = []
-    listener = await asyncio.start_server(lambda reader, writer: heard.append(writer), "127.0.0.1", 0)
-    port = listener.sockets[0].getsockname()[1]
+    listener = Listener(lambda reader, writer: heard.append(writer))
+    await listener.listen()
+    port = listener.port
     url = f"http://127.0.0.1:{port}/"
     bodies: list[dict[str, Any]] = [
         CHAT | {name: url}
@@ -81,8 +83,8 @@ async def test_nothing_in_a_request_says_where_the_warden_connects_to(of: House)
     for line in lines:
         assert status(await of.ask(of.post(CHAT_PATH, CHAT, line))) == 200
     assert status(await of.ask(request("POST", url + "v1/messages", CHAT, f"x-api-key: {of.key}", host="x"))) == 200
+    await listener.stop()
     assert not heard
-    listener.close()
 
 
 async def test_forged_headers_reach_no_engine_and_move_nothing(of: House) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 import structlog
 from starlette.routing import Route
+from tests.listening import listening
 from tests.security.house import (
     ACT,
     ENGINE_KEY,
@@ -363,10 +364,8 @@ async def test_the_last_words_of_a_process_that_is_killed_hold_no_text(tmp_path:
 
 
 async def free_port() -> int:
-    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-    port = int(server.sockets[0].getsockname()[1])
-    server.close()
-    return port
+    async with listening(lambda reader, writer: None) as listener:
+        return listener.port
 
 
 async def connected(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -1,0 +1,78 @@
+"""A server of a test that leaves nothing behind.
+
+Python 3.11's ``asyncio.Server`` forgets the connections that it took: ``close`` ends the listener only, and a
+connection that was taken in the very moment of the end, or whose handler never closed it, lives until somebody
+collects garbage. The warning then falls on whatever test runs. So the connections are kept here and ended with the
+server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
+_TURNS_TO_TAKE = 4
+"""So many turns of the loop asyncio needs from the kernel's connection to ours."""
+
+
+class Listener:
+    """A listening port and the connections that it took."""
+
+    def __init__(self, serve: Serve) -> None:
+        self._serve = serve
+        self._server: asyncio.Server | None = None
+        self._taken: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.port = 0
+        """Where it listens, or listened."""
+
+    async def listen(self, port: int = 0, limit: int = 1 << 16) -> None:
+        """Listen (again); 0: on a free port. ``limit``: the readers', in bytes."""
+        self._server = await asyncio.start_server(self._take, "127.0.0.1", port, limit=limit)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    def refuse(self) -> None:
+        """Take no more connections and keep the open ones."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def stop(self) -> None:
+        """Take no more connections, end the handlers, cut what is open."""
+        self.refuse()
+        for _ in range(_TURNS_TO_TAKE):
+            await asyncio.sleep(0)
+        for task in self._tasks:
+            task.cancel()
+        results = await asyncio.gather(*self._tasks, return_exceptions=True)
+        taken = list(self._taken)
+        for writer in taken:
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for writer in taken), return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._taken.add(writer)
+        served = self._serve(reader, writer)
+        if inspect.isawaitable(served):
+            self._tasks.add(asyncio.ensure_future(_through(served)))
+
+
+async def _through(served: Awaitable[None]) -> None:
+    await served
+
+
+@asynccontextmanager
+async def listening(serve: Serve, limit: int = 1 << 16) -> AsyncIterator[Listener]:
+    """A listener on a free port until the block ends."""
+    listener = Listener(serve)
+    await listener.listen(limit=limit)
+    try:
+        yield listener
+    finally:
+        await listener.stop()

@@ -1,0 +1,87 @@
+"""The tests' own servers end with their test, and a test that forgets something is told so itself."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.listening import Listener, listening
+
+ROOT = Path(__file__).parent.parent
+
+FORGETFUL = """
+import asyncio
+
+async def test_one_that_forgets():
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    server.close()
+
+def test_the_next():
+    pass
+"""
+
+
+async def test_no_connection_outlives_its_listener() -> None:
+    """Neither one whose handler waits, nor one that was taken as it ended."""
+    begun = asyncio.Event()
+    ended = asyncio.Event()
+
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with listening(wait) as listener:
+        first = await asyncio.open_connection("127.0.0.1", listener.port)
+        await begun.wait()
+        late = await asyncio.open_connection("127.0.0.1", listener.port)
+    assert ended.is_set()
+    for reader, writer in (first, late):
+        try:
+            assert await reader.read() == b""
+        except ConnectionResetError:
+            pass  # cut off
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+async def test_it_listens_again_on_its_port() -> None:
+    listener = Listener(lambda reader, writer: writer.close())
+    await listener.listen()
+    port = listener.port
+    await listener.stop()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    await listener.listen(port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()
+    await listener.stop()
+
+
+async def test_what_a_handler_raises_is_raised() -> None:
+    async def fail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raise RuntimeError("it fails")
+
+    with pytest.raises(RuntimeError, match="it fails"):
+        async with listening(fail) as listener:
+            _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+            writer.close()
+            await writer.wait_closed()
+
+
+def test_what_a_test_forgot_is_its_own_fault(tmp_path: Path) -> None:
+    """And not that of the test that runs when garbage is collected."""
+    (tmp_path / "test_forgetful.py").write_text(FORGETFUL)
+    options = ["-v", "-p", "tests.conftest", "-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, "--confcutdir", str(tmp_path), str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert "ERROR at teardown of test_one_that_forgets" in done.stdout, done.stdout
+    assert "test_the_next PASSED" in done.stdout, done.stdout
