@@ -41,8 +41,9 @@ from typing import Any
 import aiohttp
 import psutil
 from benchmarks.soaking.watching import Metrics, scrape
+from tests.waiting import until
 from tests.whole.agent import Asked, End, ask
-from tests.whole.launched import MODEL, LaunchedWarden, eventually
+from tests.whole.launched import MODEL, LaunchedWarden
 
 from lmwarden.cli.engine_process import simulated_engine
 
@@ -319,7 +320,7 @@ async def check(warden: LaunchedWarden, books: Books, options: argparse.Namespac
     def in_flight() -> int:
         return sum(int(warden.get(f"/api/models/{model}/routing")["in_flight"]) for model in (MODEL, ATTACHED))
 
-    await eventually(lambda: in_flight() == 0, warden.describe)
+    await until(lambda: in_flight() == 0, warden.describe)
     await asyncio.sleep(2.5)  # the ledger's last batch, and a snapshot after it
     metrics = await metrics_of(warden)
     held = held_at_rest(metrics)

@@ -39,7 +39,8 @@ import uvloop
 from benchmarks.soaking.child import Child
 from benchmarks.soaking.streams import MODEL
 from benchmarks.soaking.watching import lag_quantile_ms, scrape
-from tests.whole.launched import LaunchedWarden, eventually
+from tests.waiting import until
+from tests.whole.launched import LaunchedWarden
 
 from lmwarden.daemon import _raise_file_limit
 
@@ -273,7 +274,7 @@ async def measure(options: argparse.Namespace, folder: Path, say: Callable[[str]
         await warden.start()
         assert warden.process is not None
         process = psutil.Process(warden.process.pid)
-        await eventually(lambda: _is_ready(warden), warden.describe)
+        await until(lambda: _is_ready(warden), warden.describe)
         room = Room(int(warden.client_url.rpartition(":")[2]))
         bare = process.memory_info().rss
         always = await room.enter(options.streams - options.slow, f"every={EVERY_MS}")

@@ -41,7 +41,8 @@ from benchmarks.soaking.watching import (
     rows_kept,
     scrape,
 )
-from tests.whole.launched import LaunchedWarden, eventually
+from tests.waiting import until
+from tests.whole.launched import LaunchedWarden
 
 from lmwarden.access.keys import KeyStore
 from lmwarden.access.secrets import load_secrets
@@ -111,7 +112,7 @@ async def run(options: argparse.Namespace, folder: Path, say: Callable[[str], No
         await warden.start()
         assert warden.process is not None
         process = psutil.Process(warden.process.pid)
-        await eventually(lambda: _are_ready(warden), warden.describe)
+        await until(lambda: _are_ready(warden), warden.describe)
         load = await Child.start("benchmarks.soaking.load")
         children.append(load)
         port = int(warden.client_url.rpartition(":")[2])

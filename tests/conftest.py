@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -41,3 +42,11 @@ def _logging_as_it_was() -> Iterator[None]:
     if structlog.is_configured():
         structlog.reset_defaults()
         forget_libraries()
+
+
+@pytest.fixture
+def dead_port() -> Iterator[int]:
+    """A port of the loopback that refuses: it is held, so nobody else comes to listen there."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from tests.listening import Listener
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, turns
 
 CHAT = {
     "id": "chatcmpl-1",
@@ -143,7 +143,7 @@ def raw(data: bytes, *, then: str = "keep") -> Act:
         if then == "close":
             peer.close()
         elif then == "reset":
-            await asyncio.sleep(0.02)  # let the bytes be read before the reset overtakes them
+            await turns()  # let the bytes be read before the reset overtakes them
             peer.reset()
 
     return act

@@ -15,12 +15,12 @@ from pathlib import Path
 import aiohttp
 import msgspec
 import pytest
+from tests.waiting import PATIENCE_S
 
 from lmwarden.daemon import ServiceManager, _raise_file_limit
 from lmwarden.simulation.options import SimulatedEngineOptions
 from lmwarden.simulation.server import serving
 
-LIMIT_S = 30.0
 SOURCES = Path(__file__).parent.parent / "src"
 
 
@@ -41,7 +41,7 @@ class Daemon:
     async def ready(self) -> None:
         """Read the log until it says where it serves."""
         assert self.process.stderr is not None
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while line := await self.process.stderr.readline():
                 event = msgspec.json.decode(line)
                 if event["event"] == "ready":
@@ -52,14 +52,14 @@ class Daemon:
     async def heard(self, words: str) -> None:
         """Read the log until an event contains the words."""
         assert self.process.stderr is not None
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while line := await self.process.stderr.readline():
                 if words in msgspec.json.decode(line)["event"]:
                     return
         raise AssertionError(f"the log never said {words!r}")
 
     async def ended(self) -> int:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             return await self.process.wait()
 
 
@@ -180,7 +180,7 @@ class Systemd:
     async def hears(self, line: str) -> None:
         """Wait until a line was said; lines before it are noted."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while line not in self.heard:
                 self.heard += (await loop.sock_recv(self._socket, 4096)).decode().split("\n")
 

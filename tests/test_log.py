@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from tests.waiting import PATIENCE_S
 
 from lmwarden.log import configure_logging, forget_libraries
 
@@ -106,7 +107,7 @@ def test_whoever_says_something_does_not_wait_for_a_reader_nor_fail_without_one(
 
         speaking = threading.Thread(target=say_much, daemon=True)
         speaking.start()
-        speaking.join(20)
+        speaking.join(PATIENCE_S)
         assert not speaking.is_alive(), "it waits for a reader"
         os.close(reader)
         log.error("nobody is there")

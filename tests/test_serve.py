@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 from tests.engine.fake_vllm import FakeVllm, fake_vllm, page
+from tests.waiting import PATIENCE_S, until
 
 from lmwarden.access.keys import KeyStore
 from lmwarden.access.password import PasswordError
@@ -30,7 +31,6 @@ from lmwarden.simulation.options import SimulatedEngineOptions
 from lmwarden.simulation.server import serving
 from lmwarden.types import Decision, Outcome, ReplicaState
 
-LIMIT_S = 20.0
 MODEL = "qwen3-4b"
 
 
@@ -57,16 +57,6 @@ async def running(settings: Config) -> AsyncIterator[Warden]:
         yield warden
     finally:
         await warden.stop(drain_s=0)
-
-
-async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Wait for something that another task brings about."""
-    async with asyncio.timeout(LIMIT_S):
-        while True:
-            answer = condition()
-            if answer if isinstance(answer, bool) else await answer:
-                return
-            await asyncio.sleep(0.01)
 
 
 def assert_nowhere(folder: Path, text: str) -> None:
@@ -132,7 +122,7 @@ async def test_a_conversation_stays_and_everything_counts_it(
         decisions = [response.headers["X-LMWarden-Decision"] for response in (first, again, other)]
         assert decisions == ["placed", "sticky", "placed"]
 
-        assert await asyncio.to_thread(warden.ledger.flush, LIMIT_S)
+        assert await asyncio.to_thread(warden.ledger.flush, PATIENCE_S)
         rows = warden.ledger.recent()
         assert [row.decision for row in rows] == [Decision.PLACED, Decision.STICKY, Decision.PLACED]
         assert all(row.outcome is Outcome.OK for row in rows)
@@ -163,7 +153,7 @@ async def test_the_charts_are_the_answers_and_the_engines_own_counters_to_the_to
                 told["cached"] += usage["cache_read_input_tokens"]
                 told["computed"] += usage["input_tokens"] + usage["cache_creation_input_tokens"]
                 told["completion"] += usage["output_tokens"]
-            assert await asyncio.to_thread(warden.ledger.flush, LIMIT_S)
+            assert await asyncio.to_thread(warden.ledger.flush, PATIENCE_S)
             charts = f"{warden.console_url}/api/stats"
             tokens = await get(session, f"{charts}/tokens?window=1h&model={MODEL}")
             assert tokens["totals"] == told
@@ -279,7 +269,7 @@ async def test_an_error_of_ours_does_not_end_what_is_done_at_intervals(
 
         with monkeypatch.context() as patched:
             patched.setattr(warden.ledger, "save_homes", fail)
-            await asyncio.wait_for(fails.wait(), LIMIT_S)
+            await asyncio.wait_for(fails.wait(), PATIENCE_S)
         await turn(session, warden.client_url, "one")
         await until(lambda: len(warden.ledger.load_homes(MODEL, 0.0)) == 1)
 
@@ -315,7 +305,7 @@ async def test_keys_made_while_it_runs(tmp_path: Path, simulated: str, session: 
 
         await until(accepted)
         await turn(session, warden.client_url, "a", key=key)
-        assert await asyncio.to_thread(warden.ledger.flush, LIMIT_S)
+        assert await asyncio.to_thread(warden.ledger.flush, PATIENCE_S)
         assert warden.ledger.recent(1)[0].key_name == "anna"
     assert_nowhere(tmp_path, key)
 
@@ -347,7 +337,7 @@ async def test_a_console_with_a_password_makes_a_key_that_works_and_shows_its_us
 
         await until(accepted)
         await turn(session, warden.client_url, "a", key=key)
-        assert await asyncio.to_thread(warden.ledger.flush, LIMIT_S)
+        assert await asyncio.to_thread(warden.ledger.flush, PATIENCE_S)
         (row,) = warden.ledger.recent(1)
         async with session.get(f"{warden.console_url}/api/keys", headers=signed) as response:
             (line,) = (await response.json())["items"]
@@ -404,7 +394,7 @@ async def test_it_waits_for_an_engine_that_is_not_there_yet(tmp_path: Path, sess
     assert not done
     await engine.start()
     try:
-        await asyncio.wait_for(starting, LIMIT_S)
+        await asyncio.wait_for(starting, PATIENCE_S)
         async with session.get(warden.client_url + "/readyz") as response:
             assert response.status == 200
     finally:
@@ -477,13 +467,13 @@ async def test_stopping_lets_a_stream_finish_and_refuses_the_rest(
         client_url = warden.client_url
         async with session.post(client_url + "/v1/messages", json=body) as stream:
             await stream.content.readany()
-            stopping = asyncio.ensure_future(warden.stop(drain_s=LIMIT_S))
+            stopping = asyncio.ensure_future(warden.stop(drain_s=PATIENCE_S))
             await asyncio.sleep(0)
             async with aiohttp.ClientSession() as late, late.get(client_url + "/readyz") as response:
                 assert response.status == 503
             rest = await stream.content.read()
             assert b"message_stop" in rest
-        await asyncio.wait_for(stopping, LIMIT_S)
+        await asyncio.wait_for(stopping, PATIENCE_S)
         assert warden.ledger.recent(1)[0].outcome is Outcome.OK
         await warden.stop()
 

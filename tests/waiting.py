@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 
 PATIENCE_S = 60.0
 """How long a test waits for what must happen; reached only by a failure."""
-_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.001, 0.05
-"""Between two looks: short while it may be about to happen, and longer each time, because a look may cost something."""
+_FIRST_PAUSE_S, _PAUSE_RATIO, _LONGEST_PAUSE_S = 0.001, 0.05, 0.25
+"""Between two looks: at first, then in relation to the time waited so far, because a look may cost something."""
 
 
 async def until(
@@ -30,11 +30,11 @@ async def until(
         AssertionError: it did not hold within ``patience_s``; the text is ``describe()``.
     """
     loop = asyncio.get_running_loop()
-    end, pause_s = loop.time() + patience_s, _FIRST_PAUSE_S
+    begun = loop.time()
     while not await _holds(holds):
-        assert loop.time() < end, describe()
-        await asyncio.sleep(pause_s)
-        pause_s = min(_LAST_PAUSE_S, pause_s * 1.2)
+        waited_s = loop.time() - begun
+        assert waited_s < patience_s, describe()
+        await asyncio.sleep(min(_FIRST_PAUSE_S + _PAUSE_RATIO * waited_s, _LONGEST_PAUSE_S))
 
 
 async def _holds(holds: Callable[[], bool | Awaitable[bool]]) -> bool:

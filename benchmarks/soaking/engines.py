@@ -34,7 +34,7 @@ import uvloop
 MODELS = {1: "busy", 2: "ranks"}
 """By number of ranks: what an engine serves."""
 _ROOM_NUMBERS = 1 << 23
-KV_CACHE_TOKENS = {1: 400_000, 2: 6_000}
+KV_CACHE_TOKENS = {1: 400_000, 2: 2_000}
 """Per rank: plenty, and so little that a busy hour does not fit."""
 
 
@@ -48,15 +48,19 @@ class Books:
     restarts: int = 0
     left: int = 0
     """Connections that the warden closed in the middle of an answer: its client left."""
+    unheard: set[int] = field(default_factory=set)
+    """Begun on a connection that died with its engine, perhaps before the warden had a byte: it may ask again, once."""
 
     def report(self) -> dict[str, int]:
         """Counts, for the checks."""
+        again = sum(self.begun[number] == 2 for number in self.unheard)
         return {
             "requests": self.requests,
             "restarts": self.restarts,
             "left": self.left,
             "numbers": len(self.begun) - self.begun.count(0),
-            "begun_twice": len(self.begun) - self.begun.count(0) - self.begun.count(1),
+            "asked_again": again,
+            "begun_twice": len(self.begun) - self.begun.count(0) - self.begun.count(1) - again,
             "completed_twice": len(self.completed) - self.completed.count(0) - self.completed.count(1),
         }
 
@@ -140,9 +144,12 @@ class Connection(asyncio.Protocol):
 
     def die(self) -> None:
         """The engine dies. Whether the last answer still arrives nobody knows, so it does not count as complete."""
-        if self._answer is None and self._last_number is not None:
-            completed = self._engine.books.completed
-            completed[self._last_number] = max(0, completed[self._last_number] - 1)
+        books, number = self._engine.books, self._last_number
+        if number is not None:
+            if self._answer is None:
+                books.completed[number] = max(0, books.completed[number] - 1)
+            if self._answer is None or not self._answer.begun:
+                books.unheard.add(number)
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -185,6 +192,7 @@ class Connection(asyncio.Protocol):
         if self._answer is not answer:
             return
         self.transport.write(answer.pieces.pop(0))
+        answer.begun = True
         if answer.pieces:
             asyncio.get_running_loop().call_later(answer.pause_s, self._go_on, answer)
         else:
@@ -214,6 +222,8 @@ class Answer:
     number: int
     pieces: list[bytes]
     pause_s: float
+    begun: bool = False
+    """Its first piece is on its way."""
 
     @classmethod
     def of(cls, wanted: bytes, path: bytes, body: bytes) -> Answer:
@@ -223,7 +233,7 @@ class Answer:
         number, pause_s = int(first), int(words.get("pause", 0)) / 1000
         messages = path.startswith(b"/v1/messages")
         prompt_tokens = max(1, len(body) // 4)
-        cached = 0 if "cold" in words else prompt_tokens * 3 // 4 & ~15
+        cached = 0 if "cold" in words else prompt_tokens * 15 // 16 & ~15
         if "status" in words:
             kind = {"type": "error"} if messages else {}
             error = {**kind, "error": {"message": "asked for", "type": "invalid_request_error"}}

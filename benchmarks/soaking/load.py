@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import msgspec
 import uvloop
-from benchmarks.soaking.plan import EXPECTED, HOURS, KINDS, ROUTED, RUSH_HOURS, Plan, Report, Trouble
+from benchmarks.soaking.plan import EXPECTED, HOURS, KINDS, ROUTED, RUSH_HOURS, RUSH_LOST_RATIO, RUSH_PAUSE_MS, Plan, Report, Trouble
 
 _SYSTEM = "You are a coding agent. " + "Keep to the rules of the house. " * 40
 _MOST_TROUBLES = 2000
@@ -167,13 +167,16 @@ class Agent(asyncio.Protocol):
             words.append(f"pause={chance.randrange(100, 400)}")
         elif kind == "leave-midway":
             words += ["chunks=50", "pause=15"]
-        if model == "ranks" and self._day.hour() in RUSH_HOURS:
-            words.append("cold")
+        rush = kind == "turn" and model == "ranks" and self._day.hour() in RUSH_HOURS
+        if rush:
+            words.append(f"pause={RUSH_PAUSE_MS}")
+            if chance.random() < RUSH_LOST_RATIO:
+                words.append("cold")
         if self._streamed:
             words.append("stream")
             if kind != "leave-midway":
                 words.append(f"chunks={chance.randrange(2, 9)}")
-                if chance.random() < 0.06:
+                if not rush and chance.random() < 0.06:
                     words.append(f"pause={chance.randrange(1, 12)}")
         if kind != "anonymous" and session:
             lines += (

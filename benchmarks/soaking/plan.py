@@ -32,7 +32,12 @@ HOURS = (
 )
 """Of each hour of the day, the share of the agents that work."""
 RUSH_HOURS = range(9, 17)
-"""The conversations of the model ``ranks`` do not fit its caches then, so that every turn is read again."""
+"""The conversations of the model ``ranks`` do not fit its caches then: turns lose their context and take long."""
+RUSH_LOST_RATIO = 0.7
+"""Of its turns then."""
+RUSH_PAUSE_MS = 40
+"""To the first piece of an answer then, and between two. Were turns as short as in the other hours, places would stand
+idle for most of the time, and the waiting room would rightly stay open."""
 KINDS = {
     "turn": 780, "one-shot": 40, "anonymous": 20, "count": 30, "title": 20, "pin": 20,
     "leave": 15, "leave-midway": 15, "large": 4, "engine-error": 10,

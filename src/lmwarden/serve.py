@@ -13,7 +13,7 @@ as they are ready. Stop is the reverse: new requests are refused and open stream
 launched engines are ended or left (``on_exit``), then the watches, the console and the ledger end. A start that fails
 ends no engine.
 
-Homes are written down as they change, ten times a second, so that a warden that is killed at any moment has lost at
+Homes are written down as they change, four times a second, so that a warden that is killed at any moment has lost at
 most the last fraction of a second of them.
 
 Under ``speed`` X the clock runs X times as fast as the wall clock: router, scrapes and snapshots are then in
@@ -58,8 +58,9 @@ log = structlog.get_logger("lmwarden")
 
 KEYS_INTERVAL_S = 1.0
 """Real seconds between two looks whether the file of keys changed."""
-HOMES_INTERVAL_S = 0.1
-"""Real seconds between two looks for homes that changed; the ledger writes what it gets at once."""
+HOMES_INTERVAL_S = 0.25
+"""Real seconds between two looks for homes that changed; the ledger writes what it gets at once, and every write of its
+own costs as many pages again."""
 
 
 class Warden:
@@ -382,7 +383,8 @@ def _watch_prefixes(config: Config, secret: bytes) -> PrefixWatch | None:
     if not (wanted.prefix_analysis or wanted.record_traces):
         return None
     recorder = TraceRecorder(config.storage.path) if wanted.record_traces else None
-    prefixes = PrefixWatch(secret, analyse=wanted.prefix_analysis, recorder=recorder)
+    known = sum(model.routing.max_conversations for model in config.models)
+    prefixes = PrefixWatch(secret, analyse=wanted.prefix_analysis, recorder=recorder, most_conversations=known)
     prefixes.start()
     return prefixes
 

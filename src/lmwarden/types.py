@@ -12,7 +12,7 @@ All times are seconds on a monotonic clock that the caller passes in. With a sim
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
@@ -422,7 +422,7 @@ class Grounds(NamedTuple):
     home_in_flight: int | None
     """Before this request."""
     spill_threshold: int
-    candidates: tuple[CandidateScore, ...] | None
+    candidates: Sequence[CandidateScore] | None
     """The least loaded of those that were compared; None: nothing was, or no conversation's turn was decided."""
 
 
@@ -532,7 +532,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Requests in flight there, before this one."""
     spill_threshold: int | None = None
     """As it was then."""
-    candidates: tuple[CandidateScore, ...] | None = None
+    candidates: Sequence[CandidateScore] | None = None
     """Where replicas were compared for a conversation: the least loaded of them, as they stood."""
     prefix_change: PrefixChange | None = None
     """How the prompt relates to the conversation's previous one. None: not known."""

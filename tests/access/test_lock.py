@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from lmwarden.access.lock import DataFolderLock
 from lmwarden.access.secrets import StorageError
@@ -45,7 +46,7 @@ def test_the_kernel_releases_it_when_the_holder_is_killed(tmp_path: Path) -> Non
         with pytest.raises(StorageError, match=rf"process {holder.pid}\)"):
             lock.acquire()
         holder.send_signal(signal.SIGKILL)
-        holder.wait(20)
+        holder.wait(PATIENCE_S)
         lock.acquire()
         lock.release()
 

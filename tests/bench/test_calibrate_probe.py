@@ -102,8 +102,8 @@ async def test_a_refusal_is_one_sentence() -> None:
             await probe.prompt(100)
 
 
-async def test_a_dead_endpoint_is_one_sentence(unused_tcp_port: int) -> None:
-    url = f"http://127.0.0.1:{unused_tcp_port}"
+async def test_a_dead_endpoint_is_one_sentence(dead_port: int) -> None:
+    url = f"http://127.0.0.1:{dead_port}"
     async with HttpProbe(url, "m", key=None, clock=time.monotonic) as probe:
         with pytest.raises(BenchError, match="connection refused"):
             await probe.prompt(100)

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from aiohttp import web
 from tests.bench.stub_endpoint import CHAT_STREAM, MESSAGES_STREAM, StubEndpoint, event, serving
+from tests.waiting import PATIENCE_S
 
 from lmwarden.bench.client import AgentClient, listed_models
 from lmwarden.bench.conversation import Api, Conversation
@@ -124,7 +125,7 @@ async def test_a_client_that_leaves_closes_the_connection_and_goes_on(stub: Stub
     session = SOURCE.session(0)
     impatient = replace(session, turns=(replace(session.turns[0], leaves_after_s=0.01), *session.turns[1:]))
     agent, seen = Conversation(impatient, "m", Api.MESSAGES), record()
-    async with client(stub) as agents, asyncio.timeout(10):
+    async with client(stub) as agents, asyncio.timeout(PATIENCE_S):
         assert await agents.play(agent, seen)
         await gone.wait()
         stub.answer = stub.whole_answer
@@ -240,20 +241,20 @@ async def test_the_pool_is_not_capped(stub: StubEndpoint) -> None:
         return await stub.whole_answer(request)
 
     stub.answer = hold
-    async with client(stub) as agents, asyncio.timeout(60):
+    async with client(stub) as agents, asyncio.timeout(PATIENCE_S):
         answered = await asyncio.gather(*(agents.play(conversation(i), record()) for i in range(300)))
     assert all(answered)
 
 
-async def test_a_refused_connection_is_recorded(unused_tcp_port: int) -> None:
+async def test_a_refused_connection_is_recorded(dead_port: int) -> None:
     seen = record()
-    url = f"http://127.0.0.1:{unused_tcp_port}"
+    url = f"http://127.0.0.1:{dead_port}"
     async with AgentClient(url, api=Api.MESSAGES, key=None, clock=lambda: 1.0) as agents:
         assert not await agents.play(conversation(), seen)
     assert seen.failed
 
 
-async def test_the_endpoint_lists_its_models(stub: StubEndpoint, unused_tcp_port: int) -> None:
+async def test_the_endpoint_lists_its_models(stub: StubEndpoint, dead_port: int) -> None:
     assert await listed_models(stub.url, None) == ["m"]
     with pytest.raises(BenchError, match=r"--url http://127\.0\.0\.1:\d+: GET /v1/models failed: connection refused"):
-        await listed_models(f"http://127.0.0.1:{unused_tcp_port}", None)
+        await listed_models(f"http://127.0.0.1:{dead_port}", None)

@@ -62,8 +62,8 @@ async def test_a_console_that_refuses_is_quoted_in_one_line(stub: StubEndpoint) 
     assert "\n" not in str(caught.value)
 
 
-async def test_a_console_that_is_not_there_is_named(unused_tcp_port: int) -> None:
-    async with Console(f"http://127.0.0.1:{unused_tcp_port}", "m") as console:
+async def test_a_console_that_is_not_there_is_named(dead_port: int) -> None:
+    async with Console(f"http://127.0.0.1:{dead_port}", "m") as console:
         with pytest.raises(BenchError, match="--console"):
             await console.state()
 

@@ -62,8 +62,8 @@ async def test_counters_are_read_where_the_engine_is_known(stub: StubEndpoint) -
         assert not await engine.empty_caches()
 
 
-async def test_an_engine_without_counters_is_named_before_the_run(unused_tcp_port: int) -> None:
-    async with EngineUnderTest(f"http://127.0.0.1:{unused_tcp_port}") as engine:
+async def test_an_engine_without_counters_is_named_before_the_run(dead_port: int) -> None:
+    async with EngineUnderTest(f"http://127.0.0.1:{dead_port}") as engine:
         with pytest.raises(BenchError, match="no prefix-cache counters"):
             await engine.check()
 

@@ -19,7 +19,7 @@ async def error_of(url: str, limit_s: float = 5.0) -> Exception:
     return caught.value
 
 
-async def test_each_way_to_fail_has_its_words(unused_tcp_port: int) -> None:
+async def test_each_way_to_fail_has_its_words(dead_port: int) -> None:
     async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.close()
@@ -27,7 +27,7 @@ async def test_each_way_to_fail_has_its_words(unused_tcp_port: int) -> None:
     async with listening(close) as server:
         assert plain_reason(await error_of(f"http://127.0.0.1:{server.port}")) == "the connection broke"
         assert plain_reason(await error_of(f"http://127.0.0.1:{server.port}", 1e-6)) == "no answer in time"
-    assert plain_reason(await error_of(f"http://127.0.0.1:{unused_tcp_port}")) == "connection refused"
+    assert plain_reason(await error_of(f"http://127.0.0.1:{dead_port}")) == "connection refused"
     assert plain_reason(await error_of("http://")) == "the address is no URL"
     assert plain_reason(msgspec.DecodeError("x")) == "the answer has another form"
 

@@ -71,7 +71,7 @@ async def test_an_endpoint_that_is_no_warden_is_refused(stub: StubEndpoint) -> N
     assert "--arms as-is" in said
 
 
-async def test_an_endpoint_that_refuses_is_quoted(unused_tcp_port: int) -> None:
+async def test_an_endpoint_that_refuses_is_quoted() -> None:
     async def refuse(request: web.Request) -> web.Response:
         return web.json_response({"error": {"message": "An API key is required"}}, status=401)
 
@@ -79,10 +79,10 @@ async def test_an_endpoint_that_refuses_is_quoted(unused_tcp_port: int) -> None:
     app.router.add_post("/v1/messages", refuse)
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
         async with serving(StubEndpoint()) as console:
-            said = await refusal(f"http://127.0.0.1:{unused_tcp_port}", console.url)
+            said = await refusal(f"http://127.0.0.1:{runner.addresses[0][1]}", console.url)
     finally:
         await runner.cleanup()
     assert "a test request answered 401: " in said

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 from tests.bench.stub_endpoint import StubEndpoint, serving
+from tests.waiting import PATIENCE_S
 
 from lmwarden.bench.client import AgentClient
 from lmwarden.bench.conversation import Api, Conversation
@@ -56,7 +57,7 @@ class Gate:
 
     async def until(self, *names: str) -> None:
         """Until exactly these wait."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while sorted(self.waiting) != sorted(names):
                 self.changed.clear()
                 await self.changed.wait()
@@ -174,7 +175,7 @@ async def test_the_open_loop_waits_for_nobody(gate: Gate) -> None:
         loop = OpenLoop(here, poisson_starts(360_000, 1))
         loop.prepare()
         playing = asyncio.create_task(loop.play())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while len(gate.waiting) < 5:
                 gate.changed.clear()
                 await gate.changed.wait()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from aiohttp import web
 from tests.bench.stub_endpoint import StubEndpoint, serving
+from tests.waiting import PATIENCE_S
 
 from lmwarden.bench.conversation import Api
 from lmwarden.bench.errors import BenchError, PlanError
@@ -267,6 +268,6 @@ async def test_a_warden_rests_between_two_cells_and_not_after_the_last(stub: Stu
     seen = StopAfterFirst()
     outcome = await run_plan(plan(stub, rest_s=1e9), seen, stop)
     assert len(seen.cells) == 1 and outcome.interrupted
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         await run_plan(plan(stub, rest_s=1e9, arms=["on"]), Seen(), asyncio.Event())
         await run_plan(plan(stub, rest_s=1e9, arms=["as-is"], levels=[1, 2], console_url=None), Seen(), asyncio.Event())

@@ -13,6 +13,7 @@ from threading import Event, Thread
 import pytest
 from tests.bench.stub_endpoint import StubEndpoint, serving
 from tests.bench.test_results import row
+from tests.waiting import PATIENCE_S
 
 from lmwarden.bench.language import language
 from lmwarden.bench.plan import Caches, Plan
@@ -36,10 +37,10 @@ def stub() -> Iterator[StubEndpoint]:
 
     thread = Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(PATIENCE_S)
     yield endpoint
     loop.call_soon_threadsafe(stop.set)
-    thread.join(10)
+    thread.join(PATIENCE_S)
     loop.close()
 
 
@@ -116,9 +117,9 @@ def run_one_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_whatever_cannot_be_reached_is_one_line_and_status_1(
-    stub: StubEndpoint, unused_tcp_port: int, capsys: pytest.CaptureFixture[str]
+    stub: StubEndpoint, dead_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nobody = dead(unused_tcp_port)
+    nobody = dead(dead_port)
     assert f"--url {nobody}: GET /v1/models failed: connection refused" in run_one_line(capsys, "--url", nobody)
     said = run_one_line(capsys, "--url", stub.url, "--console", nobody)
     assert f"--console {nobody}: connection refused; --console names" in said

@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from lmwarden.bench import calibrate_probe
 from lmwarden.bench.calibrate import HostFacts, PromptTime, StepModel, StepTime
@@ -33,10 +34,10 @@ def engine() -> Iterator[str]:
 
     thread = Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(PATIENCE_S)
     yield urls[0]
     loop.call_soon_threadsafe(stop.set)
-    thread.join(10)
+    thread.join(PATIENCE_S)
     loop.close()
 
 
@@ -79,10 +80,8 @@ def test_unusable_arguments_are_one_line_and_exit_status_2(
     assert error.count("\n") == 1
 
 
-def test_what_cannot_be_reached_is_one_line_and_status_1(
-    unused_tcp_port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["calibrate", "--model", "m", "--url", f"http://127.0.0.1:{unused_tcp_port}"]) == 1
+def test_what_cannot_be_reached_is_one_line_and_status_1(dead_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "--model", "m", "--url", f"http://127.0.0.1:{dead_port}"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 

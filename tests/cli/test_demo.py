@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from tests.bench.test_results import row
+from tests.waiting import PATIENCE_S
 
 import lmwarden
 from lmwarden.bench.language import Note
@@ -130,7 +131,7 @@ def test_an_interrupted_demo_prints_what_was_measured_and_leaves_no_child(number
         read_until(process, "[2/2] 4 sessions, on")
         engine = children(process.pid)
         process.send_signal(number)
-        rest, errors = process.communicate(timeout=30)
+        rest, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, errors
     assert "interrupted" in rest
     assert "tokens/min" in rest
@@ -145,7 +146,7 @@ def test_keep_stays_up_until_it_is_interrupted(tmp_path: Path) -> None:
         read_until(process, "Still running")
         engine = children(process.pid)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors) == (0, "")
     assert (tmp_path / "r.json").exists()
     assert not Path(f"/proc/{engine[0]}").exists()
@@ -156,7 +157,7 @@ def test_an_engine_that_dies_ends_the_demo_with_one_line() -> None:
     with start("--seconds", "30") as process:
         read_until(process, "[2/2] 4 sessions, on")
         os.kill(children(process.pid)[0], signal.SIGKILL)
-        rest, errors = process.communicate(timeout=30)
+        rest, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "Sessions" in rest
     assert errors.splitlines()[-1] == "lmwarden: the simulated engine ended by itself with status -9"

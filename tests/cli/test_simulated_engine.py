@@ -12,11 +12,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from tests.waiting import PATIENCE_S
 
 from lmwarden.cli import main
 
 SOURCES = Path(__file__).parents[2] / "src"
-LIMIT_S = 30.0
 
 
 async def test_it_says_where_it_listens_and_ends_on_a_signal() -> None:
@@ -26,13 +26,13 @@ async def test_it_says_where_it_listens_and_ends_on_a_signal() -> None:
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        line = await asyncio.wait_for(process.stdout.readline(), LIMIT_S)
+        line = await asyncio.wait_for(process.stdout.readline(), PATIENCE_S)
         url = line.decode().removeprefix("listening on ").strip()
         async with aiohttp.ClientSession() as session, session.get(url + "/metrics") as response:
             metrics = await response.text()
         assert 'vllm:num_requests_running{engine="2",model_name="m"}' in metrics
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), LIMIT_S) == 0
+        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
     finally:
         if process.returncode is None:
             process.kill()

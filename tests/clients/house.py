@@ -12,7 +12,8 @@ from typing import Any
 
 from tests.clients.programs import lmwarden
 from tests.clients.scripted_engine import Brain, ScriptedEngine, Seen
-from tests.real.warden_process import WardenProcess, eventually, start_configured_warden
+from tests.real.warden_process import WardenProcess, start_configured_warden
+from tests.waiting import until
 
 MODEL = "coder"
 MAX_NUM_SEQS = 32
@@ -47,7 +48,7 @@ class House:
 
     async def arrivals(self, count: int) -> list[Seen]:
         """The first requests of clients, once ``count`` have arrived, in no order between engines."""
-        await eventually(lambda: len(self.seen) >= count, lambda: (count, self.seen))
+        await until(lambda: len(self.seen) >= count, lambda: (count, self.seen))
         return self.seen
 
     async def rows(self, count: int) -> list[dict[str, Any]]:
@@ -56,7 +57,7 @@ class House:
         def generations() -> list[dict[str, Any]]:
             return [row for row in self.warden.ledger() if not row["endpoint"].endswith("count_tokens")]
 
-        await eventually(lambda: len(generations()) >= count, lambda: (count, generations()))
+        await until(lambda: len(generations()) >= count, lambda: (count, generations()))
         return generations()
 
 

@@ -18,7 +18,7 @@ from tests.clients.conftest import HouseMaker
 from tests.clients.house import MODEL
 from tests.clients.programs import Clients
 from tests.clients.scripted_engine import BLOCK_SIZE_TOKENS, Seen
-from tests.real.warden_process import eventually
+from tests.waiting import until
 
 pytestmark = pytest.mark.clients
 
@@ -172,7 +172,7 @@ async def test_counting_tokens_is_passed_on_and_binds_nothing(make_house: HouseM
     def counts() -> list[dict[str, Any]]:
         return [row for row in house.warden.ledger() if row["endpoint"].endswith("count_tokens")]
 
-    await eventually(lambda: len(counts()) >= house.engines[0].counted_tokens, counts)
+    await until(lambda: len(counts()) >= house.engines[0].counted_tokens, counts)
     assert {(row["decision"], row["conversation"], row["status"]) for row in counts()} == {("unrouted", None, 200)}
     assert sum(row["conversations"] for row in house.warden.routing()["replicas"]) == 1
 

@@ -11,7 +11,7 @@ from tests.clients.conftest import HouseMaker
 from tests.clients.house import MODEL
 from tests.clients.programs import Clients
 from tests.clients.scripted_engine import Seen
-from tests.real.warden_process import eventually
+from tests.waiting import until
 
 pytestmark = pytest.mark.clients
 
@@ -49,9 +49,7 @@ async def test_a_killed_engines_turn_is_answered_by_another_which_keeps_the_conv
     await victim.kill()
     done = await run
     await victim.start()
-    await eventually(
-        lambda: {row["state"] for row in house.warden.routing()["replicas"]} == {"ready"}, house.warden.routing
-    )
+    await until(lambda: {row["state"] for row in house.warden.routing()["replicas"]} == {"ready"}, house.warden.routing)
     continued = await claude.say("Thank you.", "--continue")
 
     assert (done.status, done.json["result"]) == (0, "It is 42.")
@@ -60,7 +58,7 @@ async def test_a_killed_engines_turn_is_answered_by_another_which_keeps_the_conv
     other = next(engine for engine in house.engines if engine is not victim)
     assert [seen.engine for seen in served] == [victim.engine, victim.engine, other.engine, other.engine]
     assert served[1].body == served[2].body, "the very same request was sent again"
-    await eventually(lambda: house.warden.routing()["in_flight"] == 0, house.warden.routing)
+    await until(lambda: house.warden.routing()["in_flight"] == 0, house.warden.routing)
     # Of an answer not begun the client never hears: the warden itself sends the request elsewhere.
     unseen = moment == "before its answer"
     rows = await house.rows(3 if unseen else 4)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.clients.programs import Clients
 from tests.real.vllm_server import BLOCK_SIZE_TOKENS, MODEL, RANKS, VllmServer
-from tests.real.warden_process import TokenSums, WardenProcess, engine_counted, eventually
+from tests.real.warden_process import TokenSums, WardenProcess, engine_counted
+from tests.waiting import until
 
 pytestmark = pytest.mark.clients
 
@@ -55,7 +56,7 @@ async def test_claude_code_keeps_its_rank_and_finds_its_last_turn_cached(
     def engines() -> dict[int, TokenSums]:
         return {rank: sums - before[rank] for rank, sums in engine_counted(roomy_vllm.url).items()}
 
-    await eventually(lambda: by_rank(answered(real_warden)) == engines(), lambda: (answered(real_warden), engines()))
+    await until(lambda: by_rank(answered(real_warden)) == engines(), lambda: (answered(real_warden), engines()))
     conversations: dict[str, list[dict[str, Any]]] = {}
     for row in answered(real_warden):
         conversations.setdefault(row["conversation"], []).append(row)
@@ -86,7 +87,7 @@ async def test_the_sdks_read_what_vllm_writes(
 
     assert (told["chat_stream"]["usages"], told["chat_stream"]["chunks_without_choice"]) == ([], 0)
     assert told["chat_stream_with_usage"]["chunks_without_choice"] == 1
-    await eventually(lambda: len(answered(real_warden)) == 5, lambda: answered(real_warden))
+    await until(lambda: len(answered(real_warden)) == 5, lambda: answered(real_warden))
     rows = answered(real_warden)
     assert [row["decision"] for row in rows] == ["placed", "sticky", "sticky", "placed", "sticky"]
     assert {row["replica"] for row in rows[:3]} != {row["replica"] for row in rows[3:]}
@@ -100,4 +101,4 @@ async def test_the_sdks_read_what_vllm_writes(
     def engines() -> dict[int, TokenSums]:
         return {rank: sums - before[rank] for rank, sums in engine_counted(roomy_vllm.url).items()}
 
-    await eventually(lambda: by_rank(rows) == engines(), lambda: (rows, engines()))
+    await until(lambda: by_rank(rows) == engines(), lambda: (rows, engines()))

@@ -11,7 +11,7 @@ from tests.clients.conftest import HouseMaker
 from tests.clients.house import MODEL, House
 from tests.clients.programs import Clients
 from tests.clients.scripted_engine import Seen
-from tests.real.warden_process import eventually
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.clients
 
@@ -145,9 +145,9 @@ async def test_a_stream_that_is_left_ends_in_the_engine(
     left = await call(clients, house, sdk, name)
 
     assert left["text"] == "It "
-    await asyncio.wait_for(house.seen[0].over.wait(), 10)
+    await asyncio.wait_for(house.seen[0].over.wait(), PATIENCE_S)
     assert house.seen[0].outcome == "left"
-    await eventually(lambda: house.warden.routing()["in_flight"] == 0, house.warden.routing)
+    await until(lambda: house.warden.routing()["in_flight"] == 0, house.warden.routing)
     assert [row["outcome"] for row in await house.rows(1)] == ["cancelled"]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.console.scene import Scene
+from tests.waiting import PATIENCE_S
 
 from lmwarden.control import SettingsError, UnknownModelError
 from lmwarden.control.commands import check_routing_changes
@@ -78,7 +79,7 @@ async def test_snapshots_go_on_after_one_failed(
     before = scene.control.snapshot
     monkeypatch.setattr(scene.control, "take", fails_once)
     running = asyncio.ensure_future(scene.control.run(0.0))
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(PATIENCE_S):
         await taken.wait()
     assert scene.control.snapshot is not before
     running.cancel()

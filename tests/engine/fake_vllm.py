@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
+from tests.waiting import PATIENCE_S
 
 from lmwarden.types import EngineEndpoint
 
@@ -152,7 +153,7 @@ class FakeVllm:
 
     async def until_posts(self, count: int) -> None:
         """Wait until so many requests came."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.posts) < count:
                 self._posted.clear()
                 await self._posted.wait()

@@ -1,8 +1,8 @@
 """A warden's part that is killed at a certain step: ``killed_warden.py FOLDER ROLL KILL_AT``.
 
 It starts an engine, restarts it and stops it. Whatever it does to the world (a file replaced or removed, a process
-started, a signal sent) is a step, counted before and after; at step number KILL_AT the process kills itself, as
-``kill -9`` would. Exit status 0: it came to its end before that step.
+started, a signal sent) is a step; at step number KILL_AT the process kills itself instead, as ``kill -9`` would: what
+it leaves is what the step before it made. Exit status 0: it came to its end before that step.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.engine.launching import News, Roll, plan, settings
+from tests.waiting import until
 
 from lmwarden.engine import processes, records
 from lmwarden.engine.supervisor import Supervisor
@@ -38,9 +39,7 @@ class Steps:
     def around(self, does: Callable[..., R]) -> Callable[..., R]:
         def counted(*args: Any, **named: Any) -> R:
             self.step()
-            result = does(*args, **named)
-            self.step()
-            return result
+            return does(*args, **named)
 
         return counted
 
@@ -53,8 +52,7 @@ async def live(folder: Path, roll: Roll, steps: Steps) -> None:
     await supervisor.prepare()
     running = asyncio.ensure_future(supervisor.run())
     for again in (True, False):
-        while not supervisor.may_serve():  # noqa: ASYNC110 - nothing tells of a listener
-            await asyncio.sleep(0.01)
+        await until(supervisor.may_serve)
         supervisor.ready()
         if again:
             await supervisor.restart()

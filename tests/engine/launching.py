@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 from tests.listening import listening
+from tests.waiting import PATIENCE_S
 
 from lmwarden.config import Flag, LaunchConfig, load
 from lmwarden.engine.launch import LaunchPlan
@@ -26,8 +27,6 @@ from lmwarden.engine.starter import Run
 from lmwarden.engine.supervisor import EnginePhase, LaunchState, Supervisor
 
 FAKE = Path(__file__).with_name("fake_engine.py")
-PATIENCE_S = 30.0
-"""How long a test waits for what must happen; reached only by a failure."""
 
 
 @dataclass
@@ -39,9 +38,10 @@ class Caller:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def end(self) -> None:
-        """Wait for its end."""
+        """Wait for its end: a process closes its connections a moment before it is gone."""
         async with asyncio.timeout(PATIENCE_S):
             await self.ended.wait()
+        await wait_until_gone([self.process], PATIENCE_S)
 
     def kill(self) -> None:
         """End it as the kernel's out-of-memory killer would."""

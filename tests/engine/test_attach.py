@@ -10,6 +10,7 @@ import aiohttp
 import msgspec
 import pytest
 from tests.engine.fake_vllm import FakeVllm, fake_vllm, page
+from tests.waiting import PATIENCE_S
 
 from lmwarden.config import Config, ConfigError, Flag, load
 from lmwarden.engine.attach import Attached, attach_engines, by_model, together
@@ -54,7 +55,7 @@ async def test_it_waits_until_the_engine_answers(engine: FakeVllm) -> None:
     done, _ = await asyncio.wait([waiting], timeout=0.05)
     assert not done
     await engine.start()
-    (attached,) = await asyncio.wait_for(waiting, 20)
+    (attached,) = await asyncio.wait_for(waiting, PATIENCE_S)
     assert attached.facts is not None
 
 
@@ -67,7 +68,7 @@ async def test_a_llama_cpp_that_still_loads_is_waited_for_and_then_is_one_replic
     assert "/v1/models" not in engine.asked
     engine.health_status = 200
     engine.models = {"data": [{"id": "qwen.gguf", "owned_by": "llamacpp", "meta": {"n_ctx": 8192}}]}
-    (attached,) = await asyncio.wait_for(waiting, 20)
+    (attached,) = await asyncio.wait_for(waiting, PATIENCE_S)
     assert (attached.endpoint.ranks, attached.endpoint.model) == (1, "qwen.gguf")
     assert attached.facts is not None
     assert attached.facts.max_model_len == 8192

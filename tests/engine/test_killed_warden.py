@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 from tests.engine.launching import Followed, Launched, News, Roll, plan, settings
+from tests.waiting import until
 
 from lmwarden.engine.processes import alive, marked
 from lmwarden.engine.records import EngineRecords
 
 KILLED_WARDEN = Path(__file__).with_name("killed_warden.py")
 ROOT = Path(__file__).parents[2]
-AT_ONCE = 16
+AT_ONCE = 8
 """Wardens that live at the same time."""
 
 
@@ -43,8 +44,7 @@ async def killed_at(step: int, folder: Path) -> bool:
 
 async def serves(second: Launched, roll: Roll) -> None:
     """Wait until the engine that it has now listens and called in."""
-    while not second.supervisor.may_serve():  # noqa: ASYNC110 - nothing tells of a listener
-        await asyncio.sleep(0.01)
+    await until(second.supervisor.may_serve)
     while not any(caller.process.pid == second.supervisor.state.pid for caller in roll.callers):
         await roll.next()
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 from tests.engine.fake_vllm import CHAT, MESSAGES, PROMPT_TOKENS, FakeVllm, Served, fake_vllm
+from tests.waiting import PATIENCE_S
 
 from lmwarden.engine.client import EngineClient
 from lmwarden.engine.discover import EngineFacts, discover
@@ -89,7 +90,7 @@ class Scene:
         return await discover(self.client, model=None, data_parallel_size=None)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not holds():
                 self._heard.clear()
                 await self._heard.wait()

@@ -82,10 +82,12 @@ def test_a_listener_on_all_addresses_counts_and_one_on_another_does_not() -> Non
         everywhere.bind(("0.0.0.0", 0))
         everywhere.listen()
         assert listens_alone(everywhere.getsockname()[1], [HERE])
-        elsewhere.bind(("127.0.0.2", 0))
+        hold = PortHold()  # or somebody else may come to listen on this very port
+        elsewhere.bind(("127.0.0.2", hold.port))
         elsewhere.listen()
-        assert not listens_alone(elsewhere.getsockname()[1], [HERE])
-        assert foreign_listener(elsewhere.getsockname()[1], ()) is None
+        assert not listens_alone(hold.port, [HERE])
+        assert foreign_listener(hold.port, ()) is None
+        hold.close()
     if not socket.has_ipv6:
         return
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as six:

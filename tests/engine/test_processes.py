@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from lmwarden.engine.launch import MARK
 from lmwarden.engine.processes import (
@@ -30,8 +31,6 @@ from lmwarden.engine.processes import (
     spawn,
     wait_until_gone,
 )
-
-PATIENCE_S = 30.0
 
 
 class Children:

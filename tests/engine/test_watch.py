@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 import pytest
 from tests.engine.fake_vllm import FakeVllm, Served, fake_vllm, page
+from tests.waiting import PATIENCE_S
 
 from lmwarden.config import Flag, WatchConfig, load
 from lmwarden.engine.client import EngineClient
@@ -488,7 +489,7 @@ async def test_pins_are_tested_beside_the_looks(scene: Scene) -> None:
     try:
         while any(report.verdict is not PinVerdict.VERIFIED for report in watch.pins.values()):
             scene.sink.heard.clear()
-            await asyncio.wait_for(scene.sink.heard.wait(), 10)
+            await asyncio.wait_for(scene.sink.heard.wait(), PATIENCE_S)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -526,7 +527,7 @@ async def test_run_looks_again_and_again_and_survives_its_own_errors(scene: Scen
     try:
         for _ in range(3):
             scene.sink.heard.clear()
-            await asyncio.wait_for(scene.sink.heard.wait(), 10)
+            await asyncio.wait_for(scene.sink.heard.wait(), PATIENCE_S)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

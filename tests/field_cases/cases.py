@@ -114,6 +114,7 @@ CASES: dict[str, Case] = {
             "tests/engine/test_watch.py::test_one_refused_look_cuts_nothing_and_two_do",
             "tests/engine/test_watch.py::test_when_all_probes_fail_the_engine_is_still_offered",
             "tests/engine/test_health.py",
+            "tests/whole/test_probes.py",
         ),
         "All probes failing is doubted; a start has no time limit while its process lives.",
     ),

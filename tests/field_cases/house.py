@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +12,7 @@ import uvloop
 from hypothesis import settings
 from tests.gateway.conftest import Client, Keys, Response, Rows, post
 from tests.stub_engine import CHAT, MESSAGE, STREAM_HEAD, Act, Peer, Seen, StubEngine, chunk, stream, whole
+from tests.waiting import until
 
 from lmwarden.gateway import Gateway, GatewaySettings, ServedModel
 from lmwarden.routing.router import Router
@@ -106,11 +107,11 @@ def in_chunks(pieces: Sequence[bytes], end: bytes = b"0\r\n\r\n") -> Act:
     return act
 
 
-def held(until: asyncio.Event) -> Act:
+def held(go_on: asyncio.Event) -> Act:
     """Answer only when told."""
 
     async def act(peer: Peer, seen: Seen) -> None:
-        await until.wait()
+        await go_on.wait()
         await answer_as_asked(peer, seen)
 
     return act
@@ -151,8 +152,7 @@ class House:
         def open_now() -> int:
             return len(self.gateway.exchanges) + sum(self.view(model).in_flight for model in self.routers)
 
-        await until(lambda: not open_now())
-        assert open_now() == 0, "in flight at rest"
+        await until(lambda: not open_now(), lambda: f"{open_now()} in flight at rest")
         assert self.gateway.budget.held_bytes == 0
         for model in self.routers:
             view = self.view(model)
@@ -162,15 +162,6 @@ class House:
 
     def last_row(self) -> RequestRecord:
         return self.rows[-1]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that comes about by itself."""
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    assert condition()
 
 
 @asynccontextmanager

@@ -23,10 +23,10 @@ from tests.field_cases.house import (
     house,
     run,
     turn,
-    until,
 )
 from tests.gateway.conftest import Keys, Response, Rows, post
 from tests.stub_engine import STREAM_HEAD, Act, Peer, Seen, StubEngine, chunk, raw, silence, whole
+from tests.waiting import until
 
 from lmwarden.gateway import Gateway, ServedModel
 from lmwarden.routing.router import Router

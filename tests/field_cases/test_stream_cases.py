@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.field_cases.house import FEW, PATHS, STREAMS, House, house, in_chunks, run, turn, until
+from tests.field_cases.house import FEW, PATHS, STREAMS, House, house, in_chunks, run, turn
 from tests.gateway.conftest import post
 from tests.stub_engine import STREAM_HEAD, Peer, Seen, chunk, raw
+from tests.waiting import PATIENCE_S, until
 
 from lmwarden.types import Outcome
 
@@ -184,7 +185,7 @@ async def test_d11_a_client_that_leaves_frees_its_engine_and_touches_nobody(path
         if streamed:
             await leaves.until(events[0][:20])
         leaves.leave()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(PATIENCE_S):
             await engine.seen[1].dropped.wait()
         await until(lambda: made.view().in_flight == 1)
         go_on.set()

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.field_cases.house import FEW, PATHS, STREAMS, answer_as_asked, house, in_chunks, run, turn
 from tests.gateway.conftest import post
+from tests.ledger.counting import counted
 from tests.stub_engine import CHAT, MESSAGE, Peer, Seen, head, raw, whole
 
-from lmwarden.ledger import schema
-from lmwarden.ledger.history_sums import WHOLE, RowFacts, Sums, Tallies, add_row, add_up
+from lmwarden.ledger.history_sums import WHOLE, Sums, add_up
 from lmwarden.types import Outcome, RequestRecord
 
 # -- D13 -----------------------------------------------------------------------------------------------------------
@@ -126,11 +126,7 @@ async def test_d15_both_apis_give_one_hit_ratio() -> None:
 
 def _sums(rows: list[RequestRecord]) -> Sums:
     """As the console adds them up."""
-    tallies: Tallies = {}
-    for row in rows:
-        values = dict(zip(schema.FIELDS, schema.to_row(row), strict=True))
-        add_row(tallies, RowFacts(**{name: values[name] for name in RowFacts._fields}))
-    return add_up(sums for spot, sums in tallies.items() if spot.replica == WHOLE)
+    return add_up(sums for spot, sums in counted(rows).items() if spot.replica == WHOLE)
 
 
 # -- D20 -----------------------------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ from lmwarden.types import (
 )
 
 KEY = b"sk-test"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: g\r\n\r\n"
 
 
 def pytest_asyncio_loop_factories(
@@ -362,8 +363,11 @@ class Scene:
     async def sweeps(self, count: int) -> None:
         """Wait until the gateway has looked at the clock so many times more."""
         for _ in range(count):
-            due = self.gateway._sweep_timer
-            await until(lambda due=due: self.gateway._sweep_timer is not due)
+            await self._sweep()
+
+    async def _sweep(self) -> None:
+        due = self.gateway._sweep_timer
+        await until(lambda: self.gateway._sweep_timer is not due)
 
     async def stands_still(self, sent: Callable[[], int]) -> None:
         """Wait until clients that do not read have stopped the gateway, and it what an engine has ``sent``."""
@@ -371,7 +375,7 @@ class Scene:
         async def stuck() -> bool:
             before = sent()
             await turns()
-            return sent() == before and all(client.write_paused for client in self.gateway.connections)
+            return sent() == before > 0 and all(client.write_paused for client in self.gateway.connections)
 
         await until(stuck)
 

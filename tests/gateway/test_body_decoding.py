@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.gateway.coded import ENCODERS
-from tests.gateway.conftest import KEY, Scene, SceneMaker, chat, post
+from tests.gateway.conftest import HEALTH, KEY, Scene, SceneMaker, chat, post
 from tests.stub_engine import silence, whole
-from tests.waiting import turns, until
+from tests.waiting import PATIENCE_S, turns, until
 
 from lmwarden.gateway import body_decoding
 from lmwarden.gateway.buffers import BufferBudget
@@ -318,7 +318,7 @@ async def test_a_decoding_is_given_up_at_any_moment(
     async with make_scene() as scene:
         client = await scene.connect()
         await client.send(coded("/v1/messages", "br", body_of(100)))
-        await until(lambda: works and not scene.gateway._decoding.open)
+        await until(lambda: bool(works) and not scene.gateway._decoding.open)
         await scene.at_rest()
         assert scene.rows == []
 
@@ -344,7 +344,7 @@ async def test_a_drain_ends_with_the_last_decoding_that_is_given_up(make_scene: 
         client = await scene.connect()
         await client.send(coded("/v1/messages", "br", body_of(100)))
         await until(lambda: waiting(scene))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             stopping = asyncio.create_task(scene.gateway.stop(600))
             await until(lambda: scene.gateway.draining)
             client.leave()

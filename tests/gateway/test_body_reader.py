@@ -84,11 +84,11 @@ async def test_a_trickle_is_a_standstill(make_scene: SceneMaker, path: str, fram
 
 
 async def test_a_slow_body_that_makes_progress_arrives(make_scene: SceneMaker) -> None:
-    async with make_scene(body_stall_s=0.2, body_progress_bytes=100, sweep_s=0.02) as scene:
+    async with make_scene(body_stall_s=0.1, body_progress_bytes=100, sweep_s=0.01) as scene:
         scene.engine.default = whole(b"{}")
         text = post("/v1/embeddings", b'{"model":"m","pad":"%b"}' % (b"x" * 4000))
         client = await scene.connect()
         for at in range(0, len(text), 100):
             await client.send(text[at : at + 100])
-            await asyncio.sleep(0.015)
+            await scene.sweeps(1)
         assert (await client.response()).status == 200

@@ -9,6 +9,7 @@ import struct
 import pytest
 from tests.gateway.conftest import KEY, SceneMaker, chat, post
 from tests.stub_engine import MESSAGE, Peer, Seen, silence, whole
+from tests.waiting import turns, until
 
 from lmwarden.types import Outcome
 
@@ -46,7 +47,7 @@ async def test_a_request_in_two_parts(make_scene: SceneMaker, cut: int) -> None:
         request = post("/v1/chat/completions", BODY % (b"x" * 50), "X-Session-Id: session-0001")
         client = await scene.connect()
         await client.send(request[:cut])
-        await asyncio.sleep(0.01)
+        await turns()
         await client.send(request[cut:])
         assert (await client.response()).status == 200
         assert scene.engine.seen[0].body == BODY % (b"x" * 50)
@@ -213,7 +214,7 @@ async def test_pipelined_requests_are_answered_in_order(make_scene: SceneMaker) 
     async with make_scene() as scene:
 
         async def echo(peer: Peer, seen: Seen) -> None:
-            await asyncio.sleep(0.01 if b'"n":1' in seen.body else 0)
+            await turns(20 if b'"n":1' in seen.body else 1)
             await whole(seen.body)(peer, seen)
 
         scene.engine.default = echo
@@ -381,7 +382,8 @@ async def test_bodies_wait_for_room_and_go_on(make_scene: SceneMaker) -> None:
         scene.engine.default = whole(b"{}")
         second = await scene.connect()
         sending = asyncio.create_task(second.send(post("/v1/chat/completions", BODY % (b"b" * 300_000))))
-        await asyncio.sleep(0.1)
+        await until(lambda: any(other.paused_for_budget for other in scene.gateway.connections))
+        await turns()
         assert len(scene.engine.seen) == 1
         assert scene.gateway.budget.held_bytes < 600_000
         first.leave()
@@ -405,8 +407,9 @@ async def test_a_client_that_leaves_while_it_is_not_read_from_is_noticed(
             sending = asyncio.create_task(client.send(post("/v1/chat/completions", BODY % (b"b" * 100_000))))
         else:
             sending = asyncio.create_task(client.send(post("/v1/messages", chat()) * 9))
-        while not any(other.paused_for_budget or other._paused_for_queue for other in scene.gateway.connections):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(
+            lambda: any(other.paused_for_budget or other._paused_for_queue for other in scene.gateway.connections)
+        )
         await sending
         if how == "half":
             client._writer.write_eof()
@@ -416,12 +419,8 @@ async def test_a_client_that_leaves_while_it_is_not_read_from_is_noticed(
             client._writer.transport.abort()
         else:
             client.leave()
-        for _ in range(200):
-            if len(scene.gateway.connections) == (1 if paused == "for the budget" else 0):
-                break
-            await asyncio.sleep(0.01)
-        else:
-            raise AssertionError("not noticed")
+        left = 1 if paused == "for the budget" else 0
+        await until(lambda: len(scene.gateway.connections) == left, lambda: "not noticed")
         first.leave()
 
 
@@ -459,9 +458,9 @@ async def test_a_client_that_leaves_in_its_body(make_scene: SceneMaker) -> None:
         for size in (10, 200_000):
             client = await scene.connect()
             await client.send(post("/v1/messages", BODY % (b"x" * size))[:-5])
-            await asyncio.sleep(0.02)
+            await until(lambda: scene.gateway.budget.held_bytes > 0)
             client.leave()
-        await scene.at_rest()
+            await scene.at_rest()
         assert scene.rows == []
 
 

@@ -10,14 +10,13 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.gateway.conftest import Client, Scene, SceneMaker, chat, post
+from tests.gateway.conftest import HEALTH, Client, Scene, SceneMaker, chat, post
 from tests.stub_engine import MESSAGE, silence, whole
+from tests.waiting import turns, until
 
 from lmwarden.gateway import connection_limit
 from lmwarden.gateway.connection_limit import ConnectionLimit, Entry, limit_for, peer_of
 from lmwarden.gateway.gateway import Gateway
-
-HEALTH = b"GET /healthz HTTP/1.1\r\nHost: g\r\n\r\n"
 
 
 @given(
@@ -126,9 +125,7 @@ async def test_a_connection_too_many_is_told_to_come_back(make_scene: SceneMaker
         assert (await clients[0].response()).status == 200
         assert len(scene.engine.seen) == 1
         await clients[1].closed()
-        async with asyncio.timeout(5):
-            while scene.gateway.connection_limit.served == 3:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: scene.gateway.connection_limit.served < 3)
         assert (await scene.ask(post("/v1/chat/completions", chat()))).status == 200
 
 
@@ -141,11 +138,9 @@ async def test_who_leaves_before_he_is_let_in_is_counted_out(make_scene: SceneMa
             for sock in left:  # before the loop has taken them
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 sock.close()
-            await asyncio.sleep(0.01)
+            await turns()
         assert (await scene.ask(post("/v1/chat/completions", chat()))).status == 200
-        async with asyncio.timeout(5):
-            while scene.gateway.connection_limit.served:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: not scene.gateway.connection_limit.served)
     assert faults == []
 
 
@@ -164,9 +159,7 @@ async def test_far_too_many_are_closed_unheard(make_scene: SceneMaker, monkeypat
         (served,) = await connected(scene, 1)
         for _ in range(2):
             await scene.connect()
-        async with asyncio.timeout(5):
-            while scene.gateway.connection_limit.surplus < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: scene.gateway.connection_limit.surplus == 2)
         with pytest.raises((ConnectionError, AssertionError)):
             assert (await scene.ask(HEALTH)).status != 0
         await served.send(HEALTH)
@@ -224,18 +217,13 @@ async def test_who_does_not_read_gets_no_further_answers(make_scene: SceneMaker)
         client._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         refused = post("/v1/messages", chat(), key=b"wrong")
         sending = asyncio.create_task(client.send(refused * 40_000))
-        async with asyncio.timeout(20):
-            while not any(one.write_paused and one.requests for one in scene.gateway.connections):  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-            (connection,) = scene.gateway.connections
-            queued = [(len(connection.requests), connection.transport.get_write_buffer_size()) for _ in range(1)]
-            for _ in range(5):
-                await asyncio.sleep(0.01)
-                queued.append((len(connection.requests), connection.transport.get_write_buffer_size()))
-            assert max(size for _, size in queued) < 200_000
-            assert (await scene.ask(post("/v1/chat/completions", chat()))).status == 200
-            while scene.gateway.connections:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)  # its stall has a limit
+        await until(lambda: any(one.write_paused and one.requests for one in scene.gateway.connections))
+        (connection,) = scene.gateway.connections
+        for _ in range(5):
+            await turns()
+            assert connection.transport.get_write_buffer_size() < 200_000
+        assert (await scene.ask(post("/v1/chat/completions", chat()))).status == 200
+        await until(lambda: not scene.gateway.connections)  # its stall has a limit
         await asyncio.gather(sending, return_exceptions=True)
 
 
@@ -244,9 +232,7 @@ async def test_who_reads_late_gets_all_answers(make_scene: SceneMaker) -> None:
         client = await scene.connect()
         refused = post("/v1/messages", chat(), key=b"wrong")
         sending = asyncio.create_task(client.send(refused * 6000 + post("/v1/chat/completions", chat())))
-        async with asyncio.timeout(20):
-            while not any(one.write_paused for one in scene.gateway.connections):  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: any(one.write_paused for one in scene.gateway.connections))
         assert {(await client.response()).status for _ in range(6000)} == {401}
         assert (await client.response()).status == 200
         await sending

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.gateway.conftest import ScriptedRouter
+from tests.waiting import PATIENCE_S
 
 from lmwarden.gateway.driver import HeldRequest, RouterDriver
 from lmwarden.types import Dispatch, Outcome, Refuse, RefuseReason, ReplicaId, RoutingRequest
@@ -67,7 +68,7 @@ async def test_a_waiting_request_is_served_by_the_tick_at_the_deadline() -> None
     assert request.dispatches == []
     router.at_tick = [router.dispatch(ticket, HERE)]
     now[0] = 101.0
-    await asyncio.wait_for(request.told.wait(), 5)
+    await asyncio.wait_for(request.told.wait(), PATIENCE_S)
     assert request.dispatches[0].replica == HERE
     driver.cancelled(ticket)
     assert router.open == {}
@@ -84,7 +85,7 @@ async def test_an_earlier_deadline_moves_the_timer_forward() -> None:
     router.deadline = 100.0
     router.at_tick = [router.dispatch(ticket, HERE)]
     driver.perform(())
-    await asyncio.wait_for(request.told.wait(), 5)
+    await asyncio.wait_for(request.told.wait(), PATIENCE_S)
     driver.cancelled(ticket)
     driver.close()
 
@@ -116,7 +117,7 @@ async def test_an_offer_that_waits_can_send_others_and_is_waited_for() -> None:
     assert second.dispatches == []
     assert driver.waiting == [second]
     router.at_tick = [router.dispatch(ticket, HERE)]
-    await asyncio.wait_for(second.told.wait(), 5)
+    await asyncio.wait_for(second.told.wait(), PATIENCE_S)
     assert driver.waiting == []
     for one in (waits, ticket):
         driver.finished(one, Outcome.OK, None, 100.0)

@@ -19,6 +19,7 @@ from tests.gateway.conftest import Client, Response, Scene, SceneMaker, chat, po
 from tests.gateway.engine_process import DONE, event
 from tests.listening import listening
 from tests.stub_engine import CHAT, STREAM_HEAD, Act, Peer, Seen, StubEngine, head, raw, silence, whole
+from tests.waiting import PATIENCE_S, until
 
 from lmwarden.gateway.pool import PoolUser
 from lmwarden.gateway.upstream import UpstreamConnection
@@ -44,11 +45,10 @@ def ending(engine: StubEngine, first: bytes = b"", *, reset: bool = False, liste
 
 async def suspected(scene: Scene) -> None:
     """Wait until the first engine was sent a request, closed its connection and has taken the probe's."""
-    for _ in range(500):
-        if scene.engine.connections == 2 and any(exchange._suspicious for exchange in scene.gateway.exchanges):
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("no exchange became suspicious")
+    await until(
+        lambda: scene.engine.connections == 2 and any(exchange._suspicious for exchange in scene.gateway.exchanges),
+        lambda: "no exchange became suspicious",
+    )
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -85,7 +85,7 @@ async def test_a_listener_that_outlives_our_process_does_not_hide_its_end(make_s
         client = await scene.connect()
         await client.send(ASK)
         await suspected(scene)
-        await asyncio.sleep(0.05)  # several sweeps
+        await scene.sweeps(5)
         assert scene.engines[1].seen == []
         scene.gateway.engine_lost("m", "e1")  # not its engine
         assert scene.router.retried == set()
@@ -201,11 +201,11 @@ async def test_a_connect_that_is_not_wanted_any_more_never_sends(make_scene: Sce
         scene.engines[1].script.append(silence())
         client = await scene.connect()
         await client.send(ASK)
-        await asyncio.wait_for(begun.wait(), 5)
+        await asyncio.wait_for(begun.wait(), PATIENCE_S)
         scene.gateway.engine_lost("m", "e0")
         await scene.engines[1].requests(1)
         go_on.set()
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), PATIENCE_S)
         assert scene.engine.seen == []
         assert scene.engine.connections == 0
         client.leave()
@@ -270,12 +270,13 @@ async def engine_processes(count: int) -> AsyncIterator[list[tuple[asyncio.subpr
 async def _until_all_are_at_work(scene: Scene) -> None:
     """Every request is at its engine, and every one that will get a byte before the death has got it."""
     mute = sum(MODES[number // 4 % len(MODES)] != "stream" and number % 4 == 0 for number in range(STREAMS))
-    for _ in range(1000):
-        connections = sum(len(pool.connections) for pool in scene.gateway._services["m"].pools.values())
-        if connections == STREAMS and len(scene.router.first_bytes) == STREAMS - mute:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("the engines did not get to work")
+    pools = scene.gateway._services["m"].pools.values()
+    await until(
+        lambda: (
+            sum(len(pool.connections) for pool in pools) == STREAMS and len(scene.router.first_bytes) == STREAMS - mute
+        ),
+        lambda: "the engines did not get to work",
+    )
 
 
 @pytest.mark.parametrize("told", ["first", "later", "never"])
@@ -308,8 +309,7 @@ async def test_kill_9_of_one_of_four_engines_during_200_streams(make_scene: Scen
             scene.gateway.engine_lost("m", "e0")
         elif told == "later":
             await victim.wait()
-            while scene.gateway._services["m"].pools["e0"].connections:  # noqa: ASYNC110 - nothing signals it
-                await asyncio.sleep(0.01)
+            await until(lambda: not scene.gateway._services["m"].pools["e0"].connections)
             scene.gateway.engine_lost("m", "e0")
         responses: list[Response] = await asyncio.gather(*(client.response() for client in clients))
 
@@ -337,4 +337,4 @@ async def test_kill_9_of_one_of_four_engines_during_200_streams(make_scene: Scen
 async def _offered(scene: Scene, count: int) -> None:
     while len(scene.router.offered) < count:
         scene.router.asked.clear()
-        await asyncio.wait_for(scene.router.asked.wait(), 5)
+        await asyncio.wait_for(scene.router.asked.wait(), PATIENCE_S)

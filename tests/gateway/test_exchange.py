@@ -21,6 +21,7 @@ from tests.stub_engine import (
     stream,
     whole,
 )
+from tests.waiting import PATIENCE_S, until
 
 from lmwarden.types import Outcome, ReplicaId
 
@@ -196,12 +197,13 @@ async def test_an_engine_known_to_be_dead_loses_its_unanswered_requests_to_other
         client = await scene.connect()
         await client.send(post("/v1/chat/completions", chat()))
         (seen,) = await scene.engine.requests(1)
-        if first:
-            await asyncio.sleep(0.05)
+        if first:  # and it was read
+            (exchange,) = scene.gateway.exchanges
+            await until(lambda: exchange._connection is not None and exchange._connection.answered)
         scene.gateway.engine_lost("m", "e0")
         response = await client.response()
         assert (response.status, response.header("X-LMWarden-Replica")) == (200, "e1/0")
-        await asyncio.wait_for(seen.dropped.wait(), 5)
+        await asyncio.wait_for(seen.dropped.wait(), PATIENCE_S)
 
 
 async def test_a_dead_engine_cuts_answered_requests_and_leaves_others_alone(make_scene: SceneMaker) -> None:
@@ -228,7 +230,7 @@ async def test_silence_is_504_at_its_limit_and_never_sent_again(make_scene: Scen
         response = await scene.ask(post("/v1/messages", STREAM))
         assert response.status == 504
         assert response.json()["error"]["type"] == "timeout_error"
-        await asyncio.wait_for(scene.engine.seen[0].dropped.wait(), 5)
+        await asyncio.wait_for(scene.engine.seen[0].dropped.wait(), PATIENCE_S)
         assert scene.engines[1].seen == []
         await scene.at_rest()
         assert scene.rows[0].outcome is Outcome.TIMEOUT
@@ -265,7 +267,7 @@ async def test_pings_come_between_complete_events_only(make_scene: SceneMaker, p
         await client.until(ping)
         go_on.set()
         await half_sent.wait()
-        await asyncio.sleep(0.15)  # several ping times with half an event at the client
+        await scene.sweeps(6)  # several ping times with half an event at the client
         go_on.set()
         response = await client.response()
         assert response.complete
@@ -397,7 +399,7 @@ async def test_a_client_that_leaves_stops_the_engine_at_once(make_scene: SceneMa
         if b"data" in first:
             await client.until(b"assistant")
         client.leave()
-        await asyncio.wait_for(seen.dropped.wait(), 1)
+        await asyncio.wait_for(seen.dropped.wait(), PATIENCE_S)
         await scene.at_rest()
         assert scene.rows[0].outcome is Outcome.CANCELLED
         assert (await scene.ask(post("/v1/chat/completions", chat()))).status == 200
@@ -408,7 +410,7 @@ async def test_a_client_that_leaves_the_waiting_room_is_cancelled(make_scene: Sc
         scene.router.choose = lambda request: None
         client = await scene.connect()
         await client.send(post("/v1/chat/completions", chat()))
-        await asyncio.wait_for(scene.router.asked.wait(), 5)
+        await asyncio.wait_for(scene.router.asked.wait(), PATIENCE_S)
         client.leave()
         await scene.at_rest()
         assert scene.engine.seen == []
@@ -534,10 +536,7 @@ async def test_a_slow_reader_pauses_the_engine_and_gets_everything(make_scene: S
         client = await scene.connect()
         await client.send(post("/v1/messages", STREAM))
         await client.until(b"text/event-stream")
-        before = -1
-        while sent != before:  # until the flood stands still
-            before = sent
-            await asyncio.sleep(0.2)
+        await scene.stands_still(lambda: sent)
         assert sent < 800
         response = await client.response()
         assert response.complete
@@ -556,7 +555,7 @@ async def test_a_reader_that_stands_still_is_cut_off(make_scene: SceneMaker) -> 
         client = await scene.connect()
         await client.send(post("/v1/messages", STREAM))
         (seen,) = await scene.engine.requests(1)
-        await asyncio.wait_for(seen.dropped.wait(), 5)
+        await asyncio.wait_for(seen.dropped.wait(), PATIENCE_S)
         await scene.at_rest()
         assert scene.rows[0].outcome is Outcome.CANCELLED
 
@@ -575,13 +574,12 @@ async def test_a_full_client_that_leaves_drops_the_engine_at_once(make_scene: Sc
         await client.send(post("/v1/chat/completions", chat(stream=True)))
         await client.until(b"data:")
         (connection,) = scene.gateway.connections
-        while not connection.write_paused:  # noqa: ASYNC110 - nothing signals it
-            await asyncio.sleep(0.01)
+        await until(lambda: connection.write_paused)
         if half:
             client._writer.write_eof()
         else:
             client.leave()
-        await asyncio.wait_for(scene.engine.seen[0].dropped.wait(), 2)
+        await asyncio.wait_for(scene.engine.seen[0].dropped.wait(), PATIENCE_S)
         await scene.at_rest()
         assert [row.outcome for row in scene.rows] == [Outcome.CANCELLED]
 
@@ -608,23 +606,21 @@ async def test_half_a_connection_does_not_stay(make_scene: SceneMaker) -> None:
 async def test_a_client_that_does_not_read_holds_little(make_scene: SceneMaker) -> None:
     size = 50_000_000
     async with make_scene() as scene:
-        sent = 0
+        sent = most = 0
+        client = await scene.connect()
+        await until(lambda: bool(scene.gateway.connections))
+        (connection,) = scene.gateway.connections
 
         async def large(peer: Peer, seen: Seen) -> None:
-            nonlocal sent
+            nonlocal sent, most
             await peer.send(head(400) + b"Content-Length: %d\r\n\r\n" % size)
             while sent < size:
+                most = max(most, connection.transport.get_write_buffer_size())
                 await peer.send(b"x" * 65536)
                 sent += 65536
 
         scene.engine.default = large
-        client = await scene.connect()
         await client.send(post("/v1/chat/completions", chat()))
-        (connection,) = scene.gateway.connections
-        most = 0
-        for _ in range(100):
-            await asyncio.sleep(0.005)
-            most = max(most, connection.transport.get_write_buffer_size())
-        assert connection.write_paused
-        assert most < 1_000_000
+        await scene.stands_still(lambda: sent)
+        assert max(most, connection.transport.get_write_buffer_size()) < 1_000_000
         client.leave()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.gateway import mutated
 from tests.gateway.conftest import KEY, Client, Keys, Rows, ScriptedRouter, chat, post
 from tests.stub_engine import CHAT, STREAM_HEAD, StubEngine, chunk, head, raw, whole
+from tests.waiting import PATIENCE_S, until
 
 from lmwarden.gateway import Gateway, GatewaySettings, ServedModel
 from lmwarden.types import EngineEndpoint
@@ -107,16 +108,16 @@ async def scenario(sent: list[bytes], answer: list[bytes] | None, ending: str, l
                 writer.write(piece)
                 await asyncio.sleep(0)
             if not leave:
-                while await asyncio.wait_for(reader.read(65536), 5):
+                while await asyncio.wait_for(reader.read(65536), PATIENCE_S):
                     pass
         except ConnectionError:
             pass
         writer.close()
-        for _ in range(300):
-            if not router.open and not gateway.exchanges and not gateway.budget.held_bytes and not gateway.connections:
-                break
-            await asyncio.sleep(0.01)
-        assert (router.open, gateway.exchanges, gateway.budget.held_bytes) == ({}, set(), 0)
+
+        def held() -> tuple[object, ...]:
+            return router.open, gateway.exchanges, gateway.budget.held_bytes, gateway.connections
+
+        await until(lambda: not any(held()), lambda: f"held: {held()}")
         assert len(router.offered) == len(router.ends) == len(rows)
 
         engine.default = whole(CHAT)

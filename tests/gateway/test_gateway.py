@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from tests.gateway.conftest import KEY, SceneMaker, chat, post
 from tests.stub_engine import MESSAGE, silence, whole
+from tests.waiting import PATIENCE_S, turns, until
 
 from lmwarden.gateway import Gateway, GatewaySettings, ServedModel
 from lmwarden.types import Decision, Dispatch, Outcome, RefuseReason, ReplicaId
@@ -319,7 +320,7 @@ async def test_stop_cuts_what_is_still_open_at_its_limit(make_scene: SceneMaker)
         await scene.gateway.stop(0)
         response = await client.response()
         assert response.status in (0, 503)
-        await asyncio.wait_for(seen.dropped.wait(), 5)
+        await asyncio.wait_for(seen.dropped.wait(), PATIENCE_S)
 
 
 async def test_stop_lets_nobody_out_of_the_waiting_room(make_scene: SceneMaker) -> None:
@@ -338,18 +339,16 @@ async def test_stop_lets_nobody_out_of_the_waiting_room(make_scene: SceneMaker) 
         router.cancelled = lambda *end: (*cancelled(*end), *the_next())
         scene.engine.default = silence()
         clients = []
-        for number in range(1, 9):
+        for _ in range(8):
             clients.append(await scene.connect())
             await clients[-1].send(post("/v1/chat/completions", chat()))
-            async with asyncio.timeout(5):
-                while len(router.offered) < number:  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
+            await until(lambda: len(router.offered) == len(clients))
         await scene.engine.requests(3)
         taken = scene.engine.connections
         await scene.gateway.stop(0)
         assert not router.open
         assert [row.outcome for row in scene.rows] == [Outcome.REFUSED] * 5 + [Outcome.FAILED] * 3
-        await asyncio.sleep(0.05)
+        await turns()
         assert (len(scene.engine.seen), scene.engine.connections) == (3, taken)
 
 
@@ -358,7 +357,7 @@ async def test_a_waiting_request_is_sent_when_the_router_says_so(make_scene: Sce
         scene.router.choose = lambda request: None
         client = await scene.connect()
         await client.send(post("/v1/chat/completions", chat()))
-        await asyncio.wait_for(scene.router.asked.wait(), 5)
+        await asyncio.wait_for(scene.router.asked.wait(), PATIENCE_S)
         assert scene.engine.seen == []
         scene.gateway.perform("m", (scene.router.dispatch(1, ReplicaId("e0", 0)),))
         assert (await client.response()).status == 200
@@ -424,6 +423,6 @@ async def test_tls(make_scene: SceneMaker, tmp_path: Path) -> None:
         await client.send(post("/v1/chat/completions", chat()))
         seen = (await scene.engine.requests(3))[-1]
         client.leave()
-        await asyncio.wait_for(seen.dropped.wait(), 5)
+        await asyncio.wait_for(seen.dropped.wait(), PATIENCE_S)
         await scene.at_rest()
         assert scene.rows[-1].outcome is Outcome.CANCELLED

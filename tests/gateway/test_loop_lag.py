@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.waiting import until
 
 from lmwarden.gateway.loop_lag import LAG_BOUNDS_S, PERIOD_S, LoopLag
 
@@ -74,13 +75,9 @@ async def test_it_ticks_by_itself_until_stopped_and_counts_the_loops_tasks() -> 
     lag = LoopLag()
     lag.start()
     other = asyncio.ensure_future(asyncio.Event().wait())
-    async with asyncio.timeout(5):
-        while True:
-            seen = lag.snapshot()
-            assert seen is not None
-            if sum(seen.counts) >= 2:
-                break
-            await asyncio.sleep(PERIOD_S / 5)
+    await until(lambda: (seen := lag.snapshot()) is not None and sum(seen.counts) >= 2)
+    seen = lag.snapshot()
+    assert seen is not None
     assert seen.tasks >= 2
     lag.stop()
     lag.stop()

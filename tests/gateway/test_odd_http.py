@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from tests.gateway.conftest import KEY, SceneMaker, chat, post
 from tests.stub_engine import MESSAGE, silence, whole
+from tests.waiting import PATIENCE_S
 
 from lmwarden.types import Outcome
 
@@ -161,7 +162,7 @@ async def test_a_client_that_closes_its_half_has_left(make_scene: SceneMaker) ->
         await client.send(post("/v1/messages", chat()))
         (seen,) = await scene.engine.requests(1)
         client._writer.write_eof()
-        await asyncio.wait_for(seen.dropped.wait(), 5)
+        await asyncio.wait_for(seen.dropped.wait(), PATIENCE_S)
         await client.rest()
         await scene.at_rest()
         assert [row.outcome for row in scene.rows] == [Outcome.CANCELLED]

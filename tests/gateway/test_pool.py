@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.gateway.conftest import Scene, SceneMaker, chat, post
 from tests.stub_engine import STREAM_HEAD, Peer, Seen, chunk, silence
+from tests.waiting import until
 
 from lmwarden.gateway import GatewaySettings
 from lmwarden.gateway.outbox import Outbox
@@ -25,9 +26,16 @@ async def test_an_engine_that_never_answered_was_never_heard(make_scene: SceneMa
         client = await scene.connect()
         await client.send(post("/v1/chat/completions", chat()))
         await scene.engine.requests(1)
-        await asyncio.sleep(0.05)  # several sweeps
+        await scene.sweeps(5)
         assert scene.gateway.last_heard("m", "e0") is None
         client.leave()
+
+
+async def clock_moves() -> None:
+    """The loop's clock counts milliseconds."""
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    await until(lambda: loop.time() > now)
 
 
 def sweep(scene: Scene) -> None:
@@ -74,7 +82,7 @@ async def test_when_an_engine_was_heard_last(make_scene: SceneMaker) -> None:
             sweep(scene)
             for _ in range(3):  # sweeps in which nothing comes change nothing
                 heard_at = scene.gateway.last_heard("m", "e0")
-                await asyncio.sleep(0.002)  # the loop's clock counts milliseconds
+                await clock_moves()
                 sweep(scene)
                 assert scene.gateway.last_heard("m", "e0") == heard_at
             swept_at = loop.time()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.gateway.conftest import Response, Scene, SceneMaker, post
 from tests.stub_engine import Act, Peer, Seen, whole
+from tests.waiting import PATIENCE_S
 
 from lmwarden.bench.trace import read_trace
 from lmwarden.gateway import prefix_watch
@@ -22,7 +23,6 @@ from lmwarden.routing.fields import decode_fields
 from lmwarden.types import Decision, Dispatch, Grounds, Outcome, PrefixChange, RefuseReason, ReplicaId, Usage
 
 SECRET = b"s" * 32
-LIMIT_S = 20.0
 KEY = b"k" * 16
 RUNS = {"e0": 0}
 
@@ -57,7 +57,7 @@ def watch() -> Iterator[PrefixWatch]:
 
 def turn(watch: PrefixWatch, data: bytes, **end: Any) -> tuple[PrefixChange | None, float | None, int | None]:
     job = put(watch, data)
-    assert watch.settle(LIMIT_S)
+    assert watch.settle(PATIENCE_S)
     return finish(watch, job, **end)
 
 
@@ -81,7 +81,7 @@ def test_a_run_of_the_engine_that_ended_is_the_cause(watch: PrefixWatch) -> None
 def test_conversations_are_not_compared_with_each_other(watch: PrefixWatch) -> None:
     put(watch, body("a"))
     job = put(watch, body("b"), b"o" * 16)
-    assert watch.settle(LIMIT_S)
+    assert watch.settle(PATIENCE_S)
     assert finish(watch, job) == ("first", None, None)
 
 
@@ -110,7 +110,7 @@ def test_a_response_that_goes_on_from_another_is_not_looked_at(watch: PrefixWatc
 
 def test_an_odd_body_hurts_nobody(watch: PrefixWatch) -> None:
     odd = put(watch, b'{"messages": [3, {"role": 4}], "tools": [[]]}')
-    assert watch.settle(LIMIT_S)
+    assert watch.settle(PATIENCE_S)
     assert finish(watch, odd) == (None, None, None)
     assert turn(watch, body("a"))[0] is PrefixChange.FIRST
 
@@ -135,7 +135,7 @@ def test_what_the_queue_cannot_hold_is_dropped_and_counted(monkeypatch: pytest.M
     assert [job is None for job in jobs] == [False, False, False, True, True]
     assert watch.dropped == 2
     watch.start()
-    assert watch.settle(LIMIT_S)
+    assert watch.settle(PATIENCE_S)
     assert put(watch, body("a")) is not None
     watch.stop()
 
@@ -148,7 +148,7 @@ def test_the_queue_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> N
     assert put(watch, body("aa")) is None
     assert watch.dropped == 2
     watch.start()
-    assert watch.settle(LIMIT_S)
+    assert watch.settle(PATIENCE_S)
     assert put(watch, body("a")) is not None
     watch.stop()
 
@@ -159,7 +159,7 @@ def test_memory_is_bounded_and_the_conversation_used_last_is_kept(
     monkeypatch.setattr(prefix_watch, "MOST_HELD_BYTES", 2000)
     for number in range(20):
         put(watch, body("a", "b", "c"), bytes([number]) * 16)
-    assert watch.settle(LIMIT_S)
+    assert watch.settle(PATIENCE_S)
     assert watch._held_bytes == sum(map(prefix_watch._size_bytes, watch._memory.values())) <= 2000
     assert list(watch._memory) == [bytes([number]) * 16 for number in (17, 18, 19)]
 
@@ -168,7 +168,7 @@ def test_what_a_conversation_takes_is_not_far_from_what_is_counted(watch: Prefix
     """Else a supply of new ids with short prompts would take many times the memory that is allowed."""
     for texts in (("a",), ("a", "b", "c"), tuple(map(str, range(100)))):
         put(watch, body(*texts), b"k" * 16)
-        assert watch.settle(LIMIT_S)
+        assert watch.settle(PATIENCE_S)
         (kept,) = watch._memory.values()
         parts = (kept, kept.kinds, kept.hashes, kept.masked, kept.sizes, kept.billing, b"k" * 16)
         in_the_table_bytes = 100
@@ -176,16 +176,24 @@ def test_what_a_conversation_takes_is_not_far_from_what_is_counted(watch: Prefix
         assert 0.6 < taken / prefix_watch._size_bytes(kept) < 1.3
 
 
-def test_last_turns_are_bounded(watch: PrefixWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_watch, "MOST_TURNS", 2)
+@pytest.mark.parametrize(("most", "known"), [(2, 200_000), (50_000, 2)])
+def test_no_more_are_remembered_than_the_bound_or_than_anybody_knows(
+    monkeypatch: pytest.MonkeyPatch, most: int, known: int
+) -> None:
+    monkeypatch.setattr(prefix_watch, "MOST_CONVERSATIONS", most)
+    watch = PrefixWatch(SECRET, most_conversations=known)
+    watch.start()
     for number in range(5):
         finish(watch, put(watch, body("a"), bytes([number]) * 16))
-    assert list(watch._turns) == [b"\x03" * 16, b"\x04" * 16]
+    assert watch.settle(PATIENCE_S)
+    watch.stop()
+    assert list(watch._turns) == list(watch._memory) == [b"\x03" * 16, b"\x04" * 16]
+    assert watch._held_bytes == sum(map(prefix_watch._size_bytes, watch._memory.values()))
 
 
 def test_nothing_of_a_prompt_is_kept_but_hashes(watch: PrefixWatch) -> None:
     job = put(watch, body("MARKER-7 " * 100, "MARKER-7"))
-    assert watch.settle(LIMIT_S)
+    assert watch.settle(PATIENCE_S)
     assert job is not None and job.fields is None
     assert b"MARKER" not in repr(list(watch._memory.values())).encode()
 
@@ -219,7 +227,7 @@ def test_recording_alone_compares_nothing(tmp_path: Path) -> None:
     watch = PrefixWatch(SECRET, analyse=False, recorder=TraceRecorder(tmp_path))
     watch.start()
     job = put(watch, body("a"))
-    assert watch.settle(LIMIT_S)
+    assert watch.settle(PATIENCE_S)
     assert finish(watch, job) == (None, None, None)
     assert not watch._memory and not watch._turns
     watch.stop()
@@ -236,7 +244,7 @@ def looked_at(watch: PrefixWatch, prompt: int, cached: int) -> Act:
     details = b'"prompt_tokens_details":{"cached_tokens":%d}' % cached
 
     async def act(peer: Peer, seen: Seen) -> None:
-        await asyncio.to_thread(watch.settle, LIMIT_S)
+        await asyncio.to_thread(watch.settle, PATIENCE_S)
         await whole(CHAT % (prompt, details))(peer, seen)
 
     return act

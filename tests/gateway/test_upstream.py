@@ -57,7 +57,6 @@ async def test_no_more_than_so_many_idle_connections(make_scene: SceneMaker) -> 
 
 async def test_an_engine_that_speaks_unasked_is_dropped(make_scene: SceneMaker) -> None:
     async with make_scene() as scene:
-
         answered = asyncio.Event()
 
         async def chatty(peer: Peer, seen: Seen) -> None:

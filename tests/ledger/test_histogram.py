@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -64,3 +67,33 @@ def test_a_few_requests_take_a_few_bytes() -> None:
     stored = histogram.encoded(counts_of([0.3, 0.3, 4.0]))
     assert stored is not None
     assert len(stored) <= 6
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        yield connection
+
+
+def bucket_in(connection: sqlite3.Connection, seconds: float | None) -> int | None:
+    found: int | None = connection.execute(
+        f"SELECT {histogram.bucket_sql('seconds')} FROM (SELECT ? AS seconds)", (seconds,)
+    ).fetchone()[0]
+    return found
+
+
+@given(seconds=SECONDS | st.floats(allow_nan=False) | st.integers(-10, 12).map(lambda power: 2.0**power))
+def test_the_database_finds_the_same_bucket(database: sqlite3.Connection, seconds: float) -> None:
+    # SQLite reads a bound with 15 digits exactly and is free in the last ones.
+    near = {bucket_of(seconds * (1 - 1e-14)), bucket_of(seconds), bucket_of(seconds * (1 + 1e-14))}
+    assert bucket_in(database, seconds) in near
+
+
+@pytest.mark.parametrize("power", range(-9, 13))
+def test_the_bounds_between_buckets_are_the_same(database: sqlite3.Connection, power: int) -> None:
+    for seconds in (2.0**power, math.nextafter(2.0**power, math.inf)):
+        assert bucket_in(database, seconds) == bucket_of(seconds)
+
+
+def test_no_duration_is_in_no_bucket(database: sqlite3.Connection) -> None:
+    assert bucket_in(database, None) is None

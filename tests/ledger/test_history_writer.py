@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ledger.counting import by_hand
 from tests.ledger.samples import record, settings
 from tests.ledger.views import view
 
 from lmwarden.ledger import histogram, schema
-from lmwarden.ledger.history_sums import COUNTS, NUMBERS, WHOLE, RowFacts, Sums, Views, add_row, add_up
+from lmwarden.ledger.history_sums import COUNTS, NUMBERS, WHOLE, Sums, Views, add_up
 from lmwarden.ledger.history_tables import FINEST_KEPT_S, STEPS_S
 from lmwarden.ledger.history_writer import GRACE_S, MOST_WAITING_VIEWS, HistoryWriter
 from lmwarden.types import Decision, Outcome, RequestRecord
@@ -39,8 +40,8 @@ class File:
         """One transaction; ``count_in``: the history is written too, at that moment."""
         rows = [schema.to_row(one) for one in records]
         self.connection.execute("BEGIN IMMEDIATE")
-        self.connection.executemany(schema.INSERT, rows)
-        self.writer.add_rows(map(facts, rows))
+        schema.write_all(self.connection, schema.INSERT, rows)
+        self.writer.wrote_rows()
         if count_in is not None:
             self.writer.write(self.connection, count_in)
         if commit:
@@ -69,20 +70,12 @@ class File:
         return sorted(self.sums(step_s))
 
 
-def facts(row: tuple[Any, ...]) -> RowFacts:
-    values = dict(zip(schema.FIELDS, row, strict=True))
-    return RowFacts(**{name: values[name] for name in RowFacts._fields})
-
-
 def expected(records: list[RequestRecord], step_s: int, replica: str) -> dict[int, Sums]:
     """What the file must hold, counted in one go."""
     found: dict[int, list[Sums]] = {}
-    for one in records:
-        tallies: Any = {}
-        add_row(tallies, facts(schema.to_row(one)))
-        for spot, sums in tallies.items():
-            if spot.replica == replica:
-                found.setdefault(int(one.finished_at // step_s) * step_s, []).append(sums)
+    for spot, sums in by_hand(records).items():
+        if spot.replica == replica:
+            found.setdefault(spot.t // step_s * step_s, []).append(sums)
     return {t: add_up(parts) for t, parts in found.items()}
 
 
@@ -258,6 +251,7 @@ class TestForget:
         now = START + 600
         file.rows(record(finished_at=now), record(finished_at=now))
         file.connection.execute("BEGIN IMMEDIATE")
+        file.writer.write(file.connection, now)
         file.connection.execute("DELETE FROM requests")  # as retention does; numbers begin anew
         file.writer.forget(file.connection, now)
         file.connection.execute("COMMIT")

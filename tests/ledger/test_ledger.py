@@ -207,7 +207,7 @@ class TestHomes:
         ledger.save_homes("m", changed(home(1)), 100.0, time.time())
         assert ledger.flush(LIMIT_S)
         with sqlite3.connect(tmp_path / FILE) as connection:
-            connection.execute(schema.SAVE_HOME, ("m", b"x" * 16, "nowhere", "b", 1, time.time()))
+            schema.write_all(connection, schema.SAVE_HOME, [("m", b"x" * 16, "nowhere", "b", 1, time.time())])
         connection.close()
         assert len(ledger.load_homes("m", 100.0)) == 1
 

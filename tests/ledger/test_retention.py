@@ -12,6 +12,7 @@ import pytest
 from tests.ledger.samples import LIMIT_S, record, settings
 
 from lmwarden.ledger import retention, schema
+from lmwarden.ledger.history_rows import uncounted
 from lmwarden.ledger.history_writer import HistoryWriter
 from lmwarden.ledger.ledger import Ledger
 from lmwarden.ledger.retention import Retention
@@ -36,7 +37,7 @@ def file(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 def fill(connection: sqlite3.Connection, rows: int, finished_at: float | None = None) -> None:
     row = schema.to_row(record(finished_at=time.time() if finished_at is None else finished_at))
     connection.execute("BEGIN")
-    connection.executemany(schema.INSERT, (row for _ in range(rows)))
+    schema.write_all(connection, schema.INSERT, [row] * rows)
     connection.execute("COMMIT")
 
 
@@ -137,3 +138,19 @@ def test_a_file_that_refuses_is_tried_again(file: sqlite3.Connection, tmp_path: 
     assert kept.due()
     kept.forget(file, writer)
     assert len(ids(file)) == 10
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_rows_that_go_were_counted_before(file: sqlite3.Connection, everything: bool) -> None:
+    clock = Clock()
+    kept = Retention(settings(max_rows=10), clock)
+    writer = history(file)
+    if not everything:
+        kept.forget(file, writer)
+    fill(file, 100)
+    writer.wrote_rows()
+    kept.forget(file, writer)
+    assert len(ids(file)) == 10
+    assert file.execute("SELECT sum(ok) FROM history WHERE step_s = 600").fetchone() == (200,), "model and replica"
+    assert uncounted(file) == {}
+    assert not writer.due(time.time() + 3600)

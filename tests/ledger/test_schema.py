@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.ledger.samples import LIMIT_S, changed, home, record, settings
 from lmwarden.ledger import history_tables, schema
 from lmwarden.ledger.history import Question
 from lmwarden.ledger.ledger import FILE, Ledger
-from lmwarden.types import PrefixChange, RequestRecord
+from lmwarden.types import Decision, PrefixChange, RequestRecord
 
 VERSION_1 = """
 CREATE TABLE IF NOT EXISTS requests (
@@ -179,6 +180,40 @@ def test_whatever_an_engine_reports_the_writer_lives(tokens: int | None, reason:
     connection = sqlite3.connect(":memory:")
     for statement in schema.CREATE:
         connection.execute(statement)
-    connection.execute(schema.INSERT, row)
-    connection.execute(schema.SAVE_HOME, schema.to_home_row("m", home(1, context_tokens=tokens or 0), 0.0))
+    schema.write_all(connection, schema.INSERT, [row])
+    schema.write_all(connection, schema.SAVE_HOME, [schema.to_home_row("m", home(1, context_tokens=tokens or 0), 0.0)])
     connection.close()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 17, 128, 300])
+def test_many_rows_are_few_statements(rows: int) -> None:
+    """Each statement waits for the interpreter's lock, which the data loop holds."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for statement in schema.CREATE:
+            connection.execute(statement)
+        statements: list[str] = []
+        connection.set_trace_callback(statements.append)
+        schema.write_all(connection, schema.INSERT, [schema.to_row(record(status=n)) for n in range(rows)])
+        connection.set_trace_callback(None)
+        assert [row[0] for row in connection.execute("SELECT status FROM requests ORDER BY id")] == list(range(rows))
+        assert len(statements) <= rows / schema.ROWS_AT_ONCE[0] + 22
+
+
+def test_homes_are_forgotten_by_model() -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for statement in schema.CREATE:
+            connection.execute(statement)
+        homes = [schema.to_home_row(model, home(number), 0.0) for model in ("m", "other") for number in range(40)]
+        schema.write_all(connection, schema.SAVE_HOME, homes)
+        keys = [(home(number).conversation,) for number in range(3, 60)]
+        schema.write_all(connection, schema.FORGET_HOME, keys, of=("m",))
+        left = connection.execute("SELECT model, count(*) FROM homes GROUP BY model ORDER BY model").fetchall()
+        assert left == [("m", 3), ("other", 40)]
+
+
+def test_a_row_has_plain_values_only() -> None:
+    """What only derives from a plain type costs more than all the rest of the row."""
+    full = record(decision=Decision.SPILLED, prefix_change=PrefixChange.MOVED, retried=True, parent=b"p" * 16)
+    row = schema.to_row(full)
+    assert {type(value) for value in row} <= {int, float, str, bytes, type(None)}
+    assert schema.from_row(row) == full

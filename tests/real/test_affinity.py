@@ -20,8 +20,8 @@ from tests.real.warden_process import (
     WardenProcess,
     engine_counted,
     engine_running,
-    eventually,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -56,7 +56,7 @@ async def _only_this_rank_read(vllm: VllmServer, before: dict[int, TokenSums], r
         return [sums.prompt - before[of].prompt for of, sums in engine_counted(vllm.url).items()]
 
     expected = [reply.prompt_tokens if of == rank else 0 for of in range(RANKS)]
-    await eventually(lambda: read() == expected, lambda: (read(), expected))
+    await until(lambda: read() == expected, lambda: (read(), expected))
 
 
 @APIS
@@ -78,17 +78,17 @@ async def test_two_conversations_keep_a_rank_each_and_every_token_is_counted_as_
     assert {reply.rank for reply in second} == {1 - first[0].rank}, "the second goes to the emptier rank"
 
     # What the ledger says of each rank is what that rank says, to the token.
-    await eventually(lambda: len(warden.ledger()) == len(replies), warden.ledger)
+    await until(lambda: len(warden.ledger()) == len(replies), warden.ledger)
     rows = warden.ledger()
     ours = _by_rank(rows)
 
     def engines() -> dict[int, TokenSums]:
         return {rank: sums - before[rank] for rank, sums in engine_counted(cold_vllm.url).items()}
 
-    await eventually(lambda: engines() == ours, lambda: (engines(), ours))
+    await until(lambda: engines() == ours, lambda: (engines(), ours))
     assert after_first[1 - first[0].rank] == before[1 - first[0].rank], "the first touched the other rank"
     total = ours[0] + ours[1]
-    await eventually(lambda: warden.counted() == total, lambda: (warden.counted(), total))
+    await until(lambda: warden.counted() == total, lambda: (warden.counted(), total))
 
     # What the client was told, where it was told anything, is the same.
     for reply, row in zip(replies, rows, strict=True):
@@ -117,7 +117,7 @@ async def test_a_chat_stream_that_did_not_ask_for_usage_gets_none_and_is_counted
     assert b'"usage"' not in reply.raw
     assert b'"choices":[]' not in reply.raw
     assert reply.raw.endswith(b"data: [DONE]\n\n")
-    await eventually(lambda: len(warden.ledger()) == 1, warden.ledger)
+    await until(lambda: len(warden.ledger()) == 1, warden.ledger)
     assert warden.ledger()[0]["prompt_tokens"] > 0
 
 
@@ -134,9 +134,9 @@ async def test_with_affinity_off_vllm_balances(cold_vllm: VllmServer, warden: Wa
     def per_rank() -> list[int]:
         return [sums.prompt - before[rank].prompt for rank, sums in engine_counted(cold_vllm.url).items()]
 
-    await eventually(lambda: sum(per_rank()) == prompt_tokens, per_rank)
+    await until(lambda: sum(per_rank()) == prompt_tokens, per_rank)
     assert all(tokens > 0 for tokens in per_rank()), "eight at once on one rank: something still pins them"
-    await eventually(lambda: warden.routing()["balancer"] == "engine", warden.routing)
+    await until(lambda: warden.routing()["balancer"] == "engine", warden.routing)
 
     warden.patch_routing(affinity=True)
     assert (await agent.turn(QUESTIONS[0])).decision == "placed"
@@ -170,7 +170,7 @@ async def test_responses_are_unrouted_because_vllm_ignores_a_rank_there(warden: 
 
     assert response.status == 200
     assert response.headers["X-LMWarden-Decision"] == "unrouted"
-    await eventually(lambda: len(warden.ledger()) == 1, warden.ledger)
+    await until(lambda: len(warden.ledger()) == 1, warden.ledger)
     row = warden.ledger()[0]
     assert row["prompt_tokens"] == answer["usage"]["input_tokens"]
     assert row["cached_tokens"] == answer["usage"]["input_tokens_details"]["cached_tokens"]
@@ -216,19 +216,17 @@ async def test_a_client_that_leaves_stops_the_work(cold_vllm: VllmServer, warden
     async with aiohttp.ClientSession() as session:
         response = await session.post(f"{warden.client_url}/v1/chat/completions", json=body)
         await response.content.readany()
-        await eventually(lambda: engine_running(cold_vllm.url) == 1, lambda: "the request never ran")
+        await until(lambda: engine_running(cold_vllm.url) == 1, lambda: "the request never ran")
         response.close()
 
-    await eventually(lambda: engine_running(cold_vllm.url) == 0, lambda: "vLLM still works on it")
-    await eventually(lambda: warden.routing()["in_flight"] == 0, warden.routing)
-    await eventually(lambda: len(warden.ledger()) == 1, warden.ledger)
+    await until(lambda: engine_running(cold_vllm.url) == 0, lambda: "vLLM still works on it")
+    await until(lambda: warden.routing()["in_flight"] == 0, warden.routing)
+    await until(lambda: len(warden.ledger()) == 1, warden.ledger)
     assert warden.ledger()[0]["outcome"] == "cancelled"
 
 
 async def test_the_warden_found_out_what_it_is_in_front_of(warden: WardenProcess) -> None:
-    await eventually(
-        lambda: all(row["kv_cache_tokens"] is not None for row in warden.routing()["replicas"]), warden.routing
-    )
+    await until(lambda: all(row["kv_cache_tokens"] is not None for row in warden.routing()["replicas"]), warden.routing)
     state = warden.routing()
 
     assert [row["replica"] for row in state["replicas"]] == ["e0/0", "e0/1"]

@@ -14,7 +14,8 @@ import signal
 import aiohttp
 import pytest
 from tests.real.vllm_server import MODEL, RANKS, VllmServer, engine_cores
-from tests.real.warden_process import WardenProcess, eventually
+from tests.real.warden_process import WardenProcess
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -39,9 +40,9 @@ async def test_a_killed_rank_breaks_its_streams_visibly_and_leaves_nothing_in_fl
 
         assert set(ends[:2]) <= {"cut", "error"}, "the killed rank's"
         assert set(ends[2:]) == {"cut"}, "the other rank's, which vLLM ended as if they were complete"
-        await eventually(lambda: warden.routing()["in_flight"] == 0, warden.routing)
-        await eventually(lambda: {row["state"] for row in warden.routing()["replicas"]} == {"down"}, warden.routing)
-        await eventually(lambda: len(warden.ledger()) == len(ends), warden.ledger)
+        await until(lambda: warden.routing()["in_flight"] == 0, warden.routing)
+        await until(lambda: {row["state"] for row in warden.routing()["replicas"]} == {"down"}, warden.routing)
+        await until(lambda: len(warden.ledger()) == len(ends), warden.ledger)
         assert {row["outcome"] for row in warden.ledger()} == {"failed"}
 
         refused = await session.post(

@@ -28,13 +28,12 @@ from tests.real.vllm_server import (
     START_TIMEOUT_S,
     tiny_model,
 )
-from tests.whole.launched import MODEL, LaunchedWarden, eventually
+from tests.waiting import until
+from tests.whole.launched import MODEL, LaunchedWarden
 
 pytestmark = pytest.mark.real
 
 CONVERSATIONS = 6
-LOOK_S = 0.25
-"""Between two looks at what takes a start of vLLM: each costs two requests, and the machine is small."""
 START_LOOK_S = 3.0
 """Between two requests while an engine is starting in a rolling restart."""
 
@@ -79,11 +78,7 @@ args = [{arguments}]
         Raises:
             AssertionError: it did not hold within ``patience_s``.
         """
-        for _ in range(round(self.patience_s / LOOK_S)):
-            if holds():
-                return
-            await asyncio.sleep(LOOK_S)
-        raise AssertionError(self.describe())
+        await until(holds, self.describe, self.patience_s)
 
     def _note_steps(self) -> bool:
         for engine, line in self.engines().items():
@@ -147,7 +142,7 @@ async def _kill_an_engine_core(warden: RealWarden, agents: list[Agent]) -> None:
 async def _kill_the_warden(warden: RealWarden, agents: list[Agent]) -> None:
     """The engines go on, the next warden takes them over, and the conversations find their caches."""
     pids = {engine: warden.engine_pid(engine) for engine in warden.engines()}
-    await eventually(lambda: len(warden.rows()) >= 3 * len(agents), warden.describe)
+    await until(lambda: len(warden.rows()) >= 3 * len(agents), warden.describe)
     warden.kill()
     await warden.start()
     await warden.all_ready()

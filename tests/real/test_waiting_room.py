@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from tests.real.agent import Agent, Reply
 from tests.real.vllm_server import MODEL, VllmServer
-from tests.real.warden_process import WardenProcess, eventually
+from tests.real.warden_process import WardenProcess
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -75,12 +76,12 @@ async def test_beyond_capacity_some_wait_and_whoever_runs_finds_its_context(
     assert all(reply.text for reply in replies)
 
     # Nobody is lost, and nothing stays behind.
-    await eventually(lambda: len(warden.ledger()) == len(replies), lambda: len(warden.ledger()))
+    await until(lambda: len(warden.ledger()) == len(replies), lambda: len(warden.ledger()))
     rows = warden.ledger()
     assert {row["outcome"] for row in rows} == {"ok"}
     waited = [row for row in rows if row["waited_s"] >= WAITED_S]
     assert len(waited) == len(held), "the row and the answer's head say the same"
-    await eventually(lambda: is_empty(warden.routing()), warden.routing)
+    await until(lambda: is_empty(warden.routing()), warden.routing)
 
     # Who holds a place keeps its context: of the turns that went at once after the first wait, most found it.
     first_held = min(row["id"] for row in waited)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 from tests.real.vllm_server import MODEL, RANKS, VllmServer, engine_cores
+from tests.waiting import until
 
 from lmwarden.engine.client import EngineClient
 from lmwarden.engine.discover import discover
@@ -19,12 +20,8 @@ from lmwarden.types import EngineEndpoint
 pytestmark = pytest.mark.real
 
 STALLED_S = 1.5
-LOOK_S = 0.25
-GLANCE_S = 0.02
-"""Between two looks at a rank that works: its answer must not be over before it is stopped."""
 MOST_TOKENS = 3900
 """The longest answer: some seconds."""
-PATIENCE_S = 60
 
 
 def client_of(vllm: VllmServer, session: aiohttp.ClientSession) -> EngineClient:
@@ -54,24 +51,27 @@ async def until_it_generates(client: EngineClient, rank: int) -> None:
     A first chunk can reach the client before the core reports what it runs, and a standstill from then on is not seen.
     """
     before: int | None = None
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            metrics = (await client.metrics()).ranks[rank]
-            generated = metrics.generation_tokens
-            if metrics.running and generated is not None:
-                if before is not None and generated > before:
-                    return
-                before = generated
-            await asyncio.sleep(GLANCE_S)
+
+    async def generated_more() -> bool:
+        nonlocal before
+        metrics = (await client.metrics()).ranks[rank]
+        if not metrics.running or metrics.generation_tokens is None:
+            return False
+        last, before = before, metrics.generation_tokens
+        return last is not None and before > last
+
+    await until(generated_more)
 
 
 async def until_stalled_is(wanted: bool, progress: Progress, client: EngineClient, rank: int) -> None:
     """Until the standstill is seen, or is over; ``/health`` says 200 all the while."""
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(PATIENCE_S):
-        while progress.read((await client.metrics()).ranks[rank], loop.time()) is not wanted:
-            await client.health()
-            await asyncio.sleep(LOOK_S)
+
+    async def is_so() -> bool:
+        await client.health()
+        return progress.read((await client.metrics()).ranks[rank], loop.time()) is wanted
+
+    await until(is_so)
 
 
 async def test_a_core_that_stands_still_is_seen_while_health_says_200(vllm: VllmServer) -> None:

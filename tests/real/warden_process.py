@@ -6,27 +6,24 @@ port, the console port and the ledger's file.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-START_TIMEOUT_S = 30
-STOP_TIMEOUT_S = 20
+from tests.whole.launched import addresses
+
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 60
 PINS_TIMEOUT_S = 60
-EVENTUALLY_S = 15.0
-_POLL_S = 0.1
 _SOURCES = Path(__file__).resolve().parents[2] / "src"
 
 
@@ -81,7 +78,7 @@ class WardenProcess:
             headers={"Content-Type": "application/json"},
             method="PATCH",
         )
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             state: dict[str, Any] = json.load(response)
         return state
 
@@ -130,9 +127,8 @@ def start_configured_warden(arguments: list[str], model: str, data_dir: Path) ->
     Raises:
         RuntimeError: it ended or was not ready in time; the text has its output.
     """
-    port, console_port = _free_ports()
     log = data_dir / "warden.log"
-    ports = ["--port", str(port), "--console-port", str(console_port), "--data-dir", str(data_dir)]
+    ports = ["--port", "0", "--console-port", "0", "--data-dir", str(data_dir)]
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "lmwarden", "serve", *arguments, *ports],
@@ -142,14 +138,15 @@ def start_configured_warden(arguments: list[str], model: str, data_dir: Path) ->
             cwd=data_dir,
             env={**os.environ, "PYTHONPATH": str(_SOURCES)},
         )
-    warden = WardenProcess(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{console_port}", model, data_dir, process)
     for _ in range(START_TIMEOUT_S * 5):
         with suppress(subprocess.TimeoutExpired):
             status = process.wait(timeout=0.2)
             raise RuntimeError(f"the warden ended with status {status}:\n{log.read_text()[-4000:]}")
+        said = addresses(log)
         with suppress(OSError):
-            _get(f"{warden.client_url}/readyz")
-            return warden
+            if said is not None:
+                _get(f"{said[0]}/readyz")
+                return WardenProcess(*said, model, data_dir, process)
     process.kill()
     process.wait()
     raise RuntimeError(f"the warden was not ready within {START_TIMEOUT_S} s:\n{log.read_text()[-4000:]}")
@@ -181,27 +178,7 @@ def engine_running(engine_url: str) -> int:
     )
 
 
-async def eventually(holds: Callable[[], bool], message: Callable[[], object]) -> None:
-    """Wait until ``holds()``: for figures that another process publishes when it likes.
-
-    Raises:
-        AssertionError: it did not hold within ``EVENTUALLY_S``; the text is ``message()``.
-    """
-    for _ in range(round(EVENTUALLY_S / _POLL_S)):
-        if holds():
-            return
-        await asyncio.sleep(_POLL_S)
-    raise AssertionError(message())
-
-
 def _get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=10) as response:
+    with urllib.request.urlopen(url, timeout=60) as response:
         body: bytes = response.read()
     return body
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as first, socket.socket() as second:
-        for listener in (first, second):
-            listener.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]

@@ -121,6 +121,7 @@ class RoomMachine(RuleBasedStateMachine):
         ticket = self.driver.offer(
             name, pin=pinned, auxiliary=auxiliary, body_bytes=body_bytes, max_output_tokens=500, engine=named
         )
+        self.take_actions()  # a full room lets somebody out, and takes this one
         if self.driver.last is None:
             assert name is not None and pin is None and not auxiliary and engine is None, "counted, not held"
             assert len(self.waiting) < self.most_waiting, "more wait than may"
@@ -130,7 +131,6 @@ class RoomMachine(RuleBasedStateMachine):
             assert self.driver.router.grounds(ticket) is None
         else:
             self.went(self.driver.last)
-        self.take_actions()
 
     @rule(order=st.lists(names, min_size=6, max_size=16))
     def turns(self, order: list[str]) -> None:

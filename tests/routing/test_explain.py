@@ -158,6 +158,20 @@ def test_of_many_candidates_the_books_get_the_least_loaded() -> None:
     assert found.candidates[0] in driver.explain(ticket).candidates
 
 
+def test_the_books_tell_how_things_stood_however_late_they_are_read() -> None:
+    driver = Driver()
+    driver.hold("e0/1", 2)
+    ticket = driver.offer("a")
+    found, then = driver.router.grounds(ticket), driver.explain(ticket).candidates
+    assert found is not None and found.candidates is not None
+    driver.hold("e0/1", 3)
+    driver.hold("e0/2", 1)
+    driver.finish(ticket)
+    assert set(found.candidates) == set(then)
+    assert found.candidates[:1] == (found.candidates[0],)
+    assert list(found.candidates) == list(found.candidates)
+
+
 def test_a_request_of_no_conversation_leaves_no_candidates_in_the_books() -> None:
     driver = Driver()
     found = driver.router.grounds(driver.offer(None))

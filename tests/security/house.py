@@ -17,6 +17,7 @@ import pytest
 from starlette.applications import Starlette
 from tests.engine.fake_vllm import page
 from tests.stub_engine import CHAT, MESSAGE, STREAM_HEAD, Act, Peer, Seen, StubEngine, chunk, head, whole
+from tests.waiting import PATIENCE_S, until
 
 from lmwarden.access.keys import Authenticator, KeyStore
 from lmwarden.access.secrets import load_secrets
@@ -24,7 +25,6 @@ from lmwarden.config import Config, Flag, load
 from lmwarden.console.app import make_app
 from lmwarden.serve import Warden
 
-LIMIT_S = 20.0
 MODEL = "qwen3-4b"
 PASSWORD = "MARKER-password-2b9e"
 ENGINE_KEY = "MARKER-engine-key-51cc"
@@ -163,7 +163,7 @@ class House:
         taken = bytearray()
         try:
             writer.write(request)
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while piece := await reader.read(1 << 20):
                     taken += piece
         except ConnectionError:
@@ -180,11 +180,13 @@ class House:
 
     async def settled(self) -> None:
         """Everything that was asked has ended and is written down."""
-        async with asyncio.timeout(LIMIT_S):
-            while self.warden.control.snapshot.models[0].view.in_flight:
-                await asyncio.sleep(0.01)
-                self.warden.control.take()
-        assert await asyncio.to_thread(self.warden.ledger.flush, LIMIT_S)
+
+        def is_at_rest() -> bool:
+            self.warden.control.take()
+            return not self.warden.control.snapshot.models[0].view.in_flight
+
+        await until(is_at_rest)
+        assert await asyncio.to_thread(self.warden.ledger.flush, PATIENCE_S)
 
 
 def request(method: str, path: str, body: Any, *lines: str, host: str) -> bytes:

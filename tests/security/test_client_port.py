@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from tests.listening import Listener
-from tests.security.house import BIG, ENGINE_KEY, LIMIT_S, MODEL, SIGNED_IN, House, house, request
+from tests.security.house import BIG, ENGINE_KEY, MODEL, SIGNED_IN, House, house, request
+from tests.waiting import PATIENCE_S
 
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
 CHAT_PATH, MESSAGES_PATH = "/v1/chat/completions", "/v1/messages"
@@ -171,7 +172,7 @@ async def test_a_revoked_key_is_refused_from_the_next_request_on_and_an_open_str
     reader, writer = await asyncio.open_connection("127.0.0.1", of.client_port)
     asks = of.post(CHAT_PATH, CHAT, key=key).replace(b"Connection: close\r\n", b"")
     writer.write(asks)
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
         await reader.readuntil(b"}}")
         of.revoke("ben")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests.memory import PeakMemory
-from tests.security.house import LIMIT_S, MODEL, PASSWORD, House, house, request
+from tests.security.house import MODEL, PASSWORD, House, house, request
+from tests.waiting import PATIENCE_S
 
 from lmwarden.console.app import LOG_BYTES
 from lmwarden.engine.logs import tail
@@ -188,7 +189,7 @@ async def test_bodies_are_bounded_before_anybody_is_known(of: House) -> None:
             writer.write(b"8000\r\n" + b" " * 0x8000 + b"\r\n")
             await writer.drain()
         writer.write(b"0\r\n\r\n")
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             assert b" 413 " in await reader.readline()
     except ConnectionError:
         pass

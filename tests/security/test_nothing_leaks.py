@@ -24,7 +24,6 @@ from typing import Any
 import pytest
 import structlog
 from starlette.routing import Route
-from tests.listening import listening
 from tests.security.house import (
     ACT,
     ENGINE_KEY,
@@ -42,6 +41,8 @@ from tests.security.house import (
     streamed,
 )
 from tests.stub_engine import raw, whole
+from tests.waiting import PATIENCE_S, until
+from tests.whole.launched import addresses
 
 from lmwarden.gateway import intake
 
@@ -329,24 +330,24 @@ async def test_the_last_words_of_a_process_that_is_killed_hold_no_text(tmp_path:
     engine = ObedientEngine()
     async with engine:
         engine.acts = {"endless": never_ending(ANSWER_EVENTS)}
-        port = await free_port()
         command = [
             sys.executable, "-m", "lmwarden", "serve", "--engine", f"http://127.0.0.1:{engine.port}",
-            "--port", str(port), "--console-port", str(await free_port()), "--data-dir", str(tmp_path / "data"),
+            "--port", "0", "--console-port", "0", "--data-dir", str(tmp_path / "data"),
         ]  # fmt: skip
-        with (tmp_path / "stderr").open("wb") as stderr:
+        output = tmp_path / "stderr"
+        with output.open("wb") as stderr:
             # Without a core: that would hold everything, which is why the unit forbids it (LimitCORE=0).
             warden = await asyncio.create_subprocess_exec("prlimit", "--core=0", *command, stderr=stderr)
         writer = None
         try:
-            reader, writer = await connected(port)
+            reader, writer = await connected(output)
             body = json.dumps(MESSAGES | {"stream": True}).encode()
             lines = f"POST /v1/messages HTTP/1.1\r\nHost: x\r\n{ACT}: endless\r\nX-Note: {HEADER}\r\n"
             writer.write(lines.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 await reader.readuntil(COMPLETION.encode())
             warden.send_signal(signal.SIGABRT)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 status = await warden.wait()
         finally:
             if writer is not None:
@@ -356,32 +357,31 @@ async def test_the_last_words_of_a_process_that_is_killed_hold_no_text(tmp_path:
                 await warden.wait()
     # The frames of threads that run on meanwhile are read without a lock, which can end in a second signal.
     assert status in (-signal.SIGABRT, -signal.SIGSEGV)
-    said = (tmp_path / "stderr").read_text()
+    said = output.read_text()
     assert "Fatal Python error: Aborted" in said
     search = Search()
     search.nothing_in("stderr", said)
     search.nothing_in_files(tmp_path / "data")
 
 
-async def free_port() -> int:
-    async with listening(lambda reader, writer: None) as listener:
-        return listener.port
+async def connected(output: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to a warden that writes to ``output``, as soon as it serves and knows an engine."""
+    port = 0
 
+    async def is_ready() -> bool:
+        nonlocal port
+        urls = addresses(output)
+        if urls is None:
+            return False
+        port = int(urls[0].rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = await reader.readuntil(b"}")
+        writer.close()
+        return b" 200 " in answer
 
-async def connected(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """As soon as somebody listens there and an engine is known."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            except ConnectionError:
-                await asyncio.sleep(0.05)
-                continue
-            writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
-            if b" 200 " in await reader.readuntil(b"}"):
-                return reader, writer
-            writer.close()
-            await asyncio.sleep(0.05)
+    await until(is_ready, output.read_text)
+    return await asyncio.open_connection("127.0.0.1", port)
 
 
 def test_the_search_finds_what_it_looks_for(tmp_path: Path) -> None:

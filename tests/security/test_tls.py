@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from tests.gateway.test_gateway import _self_signed
 from tests.security.house import MODEL, House, house
+from tests.waiting import PATIENCE_S
 
 from lmwarden.config import Flag
-
-LIMIT_S = 20.0
 
 
 def flags(folder: Path) -> tuple[tuple[Flag, Flag], Path]:
@@ -27,7 +26,7 @@ def flags(folder: Path) -> tuple[tuple[Flag, Flag], Path]:
 
 async def answer(of: House, context: ssl.SSLContext, sends: bytes) -> tuple[bytes, str | None]:
     """What comes until the end, and the version of TLS that was spoken."""
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", of.client_port, ssl=context)
         version = writer.get_extra_info("ssl_object").version()
         writer.write(sends)

@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.waiting import PATIENCE_S
 
 import lmwarden
 from lmwarden.simulation.options import SimulatedEngineOptions
@@ -63,7 +64,7 @@ class Client:
 
     async def until(self, name: str, values: list[float]) -> None:
         """Ask again until the metric has these values."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while await self.metric(name) != values:
                 pass
 

@@ -14,20 +14,15 @@ import sqlite3
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.waiting import PATIENCE_S, until
 
 MODEL = "agents"
-START_LIMIT_S = 60.0
-STOP_LIMIT_S = 60.0
-EVENTUALLY_S = 60.0
-"""For what simulated engines do within seconds; ``patience_s`` of a warden with real ones is longer."""
-_POLL_S = 0.05
 _SOURCES = Path(__file__).resolve().parents[2] / "src"
 
 
@@ -41,7 +36,8 @@ class LaunchedWarden:
     on_exit: str = "stop"
     speed: float = 10.0
     kv_cache_tokens: int = 20_000
-    patience_s: float = EVENTUALLY_S
+    patience_s: float = PATIENCE_S
+    """Simulated engines need seconds; real ones longer."""
     client_port: int = 0
     process: subprocess.Popen[bytes] | None = None
     client_url: str = ""
@@ -82,31 +78,28 @@ max_num_seqs = 32
         """Start the warden; returns when its ports serve (its engines need not be there yet).
 
         Raises:
-            RuntimeError: it ended, or did not say that it is ready; the text has its output.
+            RuntimeError: it ended; the text has its output.
+            AssertionError: it did not say that it is ready; likewise.
         """
         self._starts += 1
         self.process = process = self._spawn()
-        for _ in range(round(START_LIMIT_S / _POLL_S)):
-            said = [json.loads(line) for line in self.log.read_text().splitlines() if '"ready"' in line]
-            if said:
-                self.client_url, self.console_url = said[0]["clients"], said[0]["console"]
-                return
-            if process.poll() is not None:
-                raise RuntimeError(f"the warden ended with {process.returncode}:\n{self.log.read_text()[-4000:]}")
-            await asyncio.sleep(_POLL_S)
-        raise RuntimeError(f"the warden is not ready:\n{self.log.read_text()[-4000:]}")
+        await until(lambda: process.poll() is not None or addresses(self.log) is not None, self.log.read_text)
+        said = addresses(self.log)
+        if said is None:
+            raise RuntimeError(f"the warden ended with {process.returncode}:\n{self.log.read_text()[-4000:]}")
+        self.client_url, self.console_url = said
 
     async def fails_to_start(self) -> int:
         """Start a warden that is expected to end at once; its exit status."""
         self._starts += 1
         self.process = self._spawn()
-        return await asyncio.to_thread(self.process.wait, START_LIMIT_S)
+        return await asyncio.to_thread(self.process.wait, PATIENCE_S)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask the warden to end; its exit status. After SIGTERM what becomes of its engines is up to ``on_exit``."""
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(timeout=STOP_LIMIT_S)
+        return self.process.wait(timeout=PATIENCE_S)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         file = self.folder / "lmwarden.toml"
@@ -134,7 +127,7 @@ max_num_seqs = 32
             with suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGTERM)
             try:
-                status = self.process.wait(timeout=STOP_LIMIT_S)
+                status = self.process.wait(timeout=PATIENCE_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -155,7 +148,7 @@ max_num_seqs = 32
 
     def get(self, path: str) -> Any:
         """JSON of a console path."""
-        with urllib.request.urlopen(self.console_url + path, timeout=10) as response:
+        with urllib.request.urlopen(self.console_url + path, timeout=PATIENCE_S) as response:
             return json.load(response)
 
     def post(self, path: str, **body: object) -> Any:
@@ -166,7 +159,7 @@ max_num_seqs = 32
             headers={"Content-Type": "application/json"},
             method="POST",
         )
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
             return json.loads(response.read() or b"null")
 
     def routing(self) -> dict[str, Any]:
@@ -190,14 +183,21 @@ max_num_seqs = 32
 
     def rows(self) -> list[dict[str, Any]]:
         """The ledger's request rows, oldest first."""
+        return self._select("SELECT * FROM requests ORDER BY id")
+
+    def homes(self) -> int:
+        """How many homes are on disk, which they are 200 ms after they were bound: what a kill finds may be lost."""
+        return len(self._select("SELECT conversation FROM homes"))
+
+    def _select(self, query: str) -> list[dict[str, Any]]:
         path = self.folder / "data" / "ledger.sqlite3"
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
             connection.row_factory = sqlite3.Row
-            return [dict(row) for row in connection.execute("SELECT * FROM requests ORDER BY id")]
+            return [dict(row) for row in connection.execute(query)]
 
     async def all_ready(self) -> None:
         """Wait until every replica is ready."""
-        await eventually(lambda: set(self.states().values()) == {"ready"}, self.describe, self.patience_s)
+        await until(lambda: set(self.states().values()) == {"ready"}, self.describe, self.patience_s)
 
     def describe(self) -> str:
         """For a failed test: where things stand."""
@@ -208,17 +208,10 @@ max_num_seqs = 32
         return f"{state[-6000:]}\n{self.log.read_text()[-6000:]}"
 
 
-async def eventually(
-    holds: Callable[[], bool], message: Callable[[], object], patience_s: float = EVENTUALLY_S
-) -> None:
-    """Wait until ``holds()``: for what another process does in its own time.
-
-    Raises:
-        AssertionError: it did not hold within ``patience_s``.
-    """
-    for _ in range(round(patience_s / _POLL_S)):
-        with suppress(OSError):
-            if holds():
-                return
-        await asyncio.sleep(_POLL_S)
-    raise AssertionError(message())
+def addresses(log: Path) -> tuple[str, str] | None:
+    """Where a warden serves clients and the console, once its output says that it is ready."""
+    for line in log.read_text().splitlines(keepends=True):
+        if '"ready"' in line and line.endswith("\n"):  # and is not still being written
+            said = json.loads(line)
+            return said["clients"], said["console"]
+    return None

@@ -13,8 +13,9 @@ from collections import Counter
 
 import aiohttp
 import pytest
+from tests.waiting import until
 from tests.whole.agent import Asked, End, ask
-from tests.whole.launched import MODEL, LaunchedWarden, eventually
+from tests.whole.launched import MODEL, LaunchedWarden
 
 STREAMS = 200
 PROMPT = "word " * 800
@@ -31,7 +32,7 @@ async def test_a_killed_replica_touches_no_other_and_comes_back(warden: Launched
             asyncio.ensure_future(ask(http, warden.client_url, MODEL, f"session-{number}", PROMPT, TOKENS))
             for number in range(STREAMS)
         ]
-        await eventually(lambda: warden.routing()["in_flight"] == STREAMS and _waiting(warden), warden.describe)
+        await until(lambda: warden.routing()["in_flight"] == STREAMS and _waiting(warden), warden.describe)
         os.kill(pid, signal.SIGKILL)
         ends = await asyncio.gather(*streams)
 
@@ -40,8 +41,8 @@ async def test_a_killed_replica_touches_no_other_and_comes_back(warden: Launched
         broken = [asked for asked in ends if asked.end is End.BROKEN]
         assert {asked.replica for asked in broken} == {f"{VICTIM}/0"}
         assert all(_is_whole(asked) for asked in ends if asked.end is End.COMPLETE)
-        await eventually(lambda: warden.routing()["in_flight"] == 0, warden.describe)
-        await eventually(lambda: len(warden.rows()) == STREAMS, lambda: len(warden.rows()))
+        await until(lambda: warden.routing()["in_flight"] == 0, warden.describe)
+        await until(lambda: len(warden.rows()) == STREAMS, lambda: len(warden.rows()))
         rows = warden.rows()
         assert Counter(row["outcome"] for row in rows) == {
             "ok": counted[End.COMPLETE],

@@ -8,7 +8,8 @@ from pathlib import Path
 import aiohttp
 import msgspec
 import pytest
-from tests.test_serve import LIMIT_S, config, running
+from tests.test_serve import config, running
+from tests.waiting import PATIENCE_S
 
 from lmwarden.bench.replay import Replay
 from lmwarden.bench.trace import Trace, read_trace
@@ -72,7 +73,7 @@ async def test_a_recorded_run_is_replayed_with_the_same_hits(recorded: bool, tmp
             running(config(tmp_path, simulated, more=[record], max_num_seqs=32)) as warden,
         ):
             original = await converse(http, warden.client_url, turns=5)
-            assert await asyncio.to_thread(warden.ledger.flush, LIMIT_S)
+            assert await asyncio.to_thread(warden.ledger.flush, PATIENCE_S)
             rows = warden.ledger.recent()
         assert [row.why for row in rows] == ["not_above"] * 12 + ["least_loaded"] * 3
         assert [row.candidates is None for row in rows] == [True] * 12 + [False] * 3

@@ -6,8 +6,9 @@ import asyncio
 from collections import Counter
 
 import aiohttp
+from tests.waiting import until
 from tests.whole.agent import Asked, End, ask
-from tests.whole.launched import MODEL, LaunchedWarden, eventually
+from tests.whole.launched import MODEL, LaunchedWarden
 
 AGENTS = 24
 
@@ -25,15 +26,15 @@ async def test_a_rolling_restart_under_load_fails_nothing(warden: LaunchedWarden
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         agents = [asyncio.ensure_future(agent(http, f"agent-{number}")) for number in range(AGENTS)]
-        await eventually(lambda: len(asked) >= AGENTS, warden.describe)
+        await until(lambda: len(asked) >= AGENTS, warden.describe)
         await asyncio.to_thread(warden.post, f"/api/models/{MODEL}/rolling-restart")
-        await eventually(lambda: _all_new(warden, before), warden.describe)
+        await until(lambda: _all_new(warden, before), warden.describe)
         await warden.all_ready()
         stop.set()
         await asyncio.gather(*agents)
 
     assert Counter(one.end for one in asked) == {End.COMPLETE: len(asked)}
-    await eventually(lambda: warden.routing()["in_flight"] == 0, warden.describe)
+    await until(lambda: warden.routing()["in_flight"] == 0, warden.describe)
     assert {one.replica for one in asked} == {f"{engine}/0" for engine in before}
 
 

@@ -8,8 +8,9 @@ import socket
 
 import aiohttp
 import psutil
+from tests.waiting import until
 from tests.whole.agent import End, ask
-from tests.whole.launched import MODEL, LaunchedWarden, eventually
+from tests.whole.launched import MODEL, LaunchedWarden
 
 
 async def test_kept_engines_are_taken_over_with_their_caches(warden: LaunchedWarden) -> None:
@@ -46,7 +47,7 @@ async def test_kept_engines_are_taken_over_with_their_caches(warden: LaunchedWar
     assert _pids(warden) == {engine: pids[engine] for engine in ("e0", "e1")}
     assert not any(_lives(pids[engine]) for engine in ("e2", "e3")), "nobody wants them any more"
     assert warden.end() == 0
-    await eventually(lambda: not any(map(_lives, pids.values())), lambda: pids)
+    await until(lambda: not any(map(_lives, pids.values())), lambda: pids)
 
 
 async def test_a_changed_command_is_shown_and_a_rolling_restart_applies_it(warden: LaunchedWarden) -> None:
@@ -61,9 +62,7 @@ async def test_a_changed_command_is_shown_and_a_rolling_restart_applies_it(warde
     assert "engine_outdated" in codes
 
     warden.post(f"/api/models/{MODEL}/rolling-restart")
-    await eventually(
-        lambda: not any(engine["process"]["outdated"] for engine in warden.engines().values()), warden.describe
-    )
+    await until(lambda: not any(engine["process"]["outdated"] for engine in warden.engines().values()), warden.describe)
     await warden.all_ready()
     assert set(_pids(warden).values()).isdisjoint(pids.values())
 
@@ -72,7 +71,7 @@ async def test_sigusr1_ends_the_warden_in_order_and_leaves_its_engines(warden: L
     pids = _pids(warden)
     async with aiohttp.ClientSession() as http:
         open_stream = asyncio.ensure_future(ask(http, warden.client_url, MODEL, "session", "Count.", 900))
-        await eventually(lambda: warden.routing()["in_flight"] == 1, warden.describe)
+        await until(lambda: warden.routing()["in_flight"] == 1, warden.describe)
         assert await asyncio.to_thread(warden.end, signal.SIGUSR1) == 75
         first = await open_stream
         assert first.end is End.COMPLETE

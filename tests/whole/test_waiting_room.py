@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
 import pytest
+from tests.waiting import PATIENCE_S, until
 
 from lmwarden.config import Flag, load
 from lmwarden.serve import Warden
@@ -25,7 +26,6 @@ from lmwarden.types import Decision, Outcome, RequestRecord
 
 MODEL = "agents"
 SPEED = 6.0
-LIMIT_S = 60.0
 AGENTS = 14
 ENGINE = SimulatedEngineOptions(replicas=2, speed=SPEED, model=MODEL, kv_cache_tokens=4_500, tool_calls=True)
 """Each rank holds about three of the agents' contexts."""
@@ -58,7 +58,7 @@ class Crowd:
     async def come(self, count: int = AGENTS) -> None:
         """Begin, and wait until the room is engaged and somebody waits."""
         self._agents = [asyncio.create_task(self._work(f"agent-{number}")) for number in range(count)]
-        await self.until(lambda: self.room["engaged"] and self.room["waiting"] > 2 and self._has_waited() > 2)
+        await until(lambda: self.room["engaged"] and self.room["waiting"] > 2 and self._has_waited() > 2)
 
     def _has_waited(self) -> int:
         return sum(turn.wait_ms > 0 for turn in self.turns)
@@ -97,7 +97,7 @@ class Crowd:
     async def finish(self) -> None:
         """Everybody ends the turn that it is at, and goes."""
         self.going_on = False
-        await asyncio.wait_for(asyncio.gather(*self._agents), LIMIT_S)
+        await asyncio.wait_for(asyncio.gather(*self._agents), PATIENCE_S)
 
     async def ask(self, method: str, path: str, body: Any = None) -> Any:
         """The console."""
@@ -125,23 +125,14 @@ class Crowd:
         (model,) = self.warden._models
         return model.router.view(self.warden._clock()).waiting
 
-    async def until(self, condition: Callable[[], bool | Awaitable[bool]]) -> None:
-        """Wait for what others bring about."""
-        async with asyncio.timeout(LIMIT_S):
-            while True:
-                holds = condition()
-                if holds if isinstance(holds, bool) else await holds:
-                    return
-                await asyncio.sleep(0.02)
-
     async def at_rest(self) -> list[RequestRecord]:
         """Nothing is open any more, and all counts agree; the rows."""
-        await self.until(lambda: self.room["in_flight"] == 0 and self.room["waiting"] == 0)
+        await until(lambda: self.room["in_flight"] == 0 and self.room["waiting"] == 0)
         snapshot = self.warden.control.snapshot.model(MODEL)
         assert snapshot.counters.open_exchanges == 0
         assert snapshot.counters.buffered_bytes == 0
         assert all(replica.in_flight == 0 for replica in snapshot.view.replicas)
-        assert await asyncio.to_thread(self.warden.ledger.flush, LIMIT_S)
+        assert await asyncio.to_thread(self.warden.ledger.flush, PATIENCE_S)
         rows = self.warden.ledger.recent(100_000)
         ended = snapshot.counters.requests
         assert sum(ended.values()) == len(rows)
@@ -152,6 +143,32 @@ class Crowd:
         assert sum(snapshot.counters.wait_counts) == len(held)
         assert snapshot.counters.wait_sum_s == pytest.approx(sum(held), abs=0.01 * len(held))
         return rows
+
+
+@asynccontextmanager
+async def crowded(folder: Path, urls: list[str]) -> AsyncIterator[Crowd]:
+    """Agents at work on a warden before these engines, whose room is engaged."""
+    settings = load(
+        None,
+        [
+            Flag("--engine", ("models",), [{"name": MODEL, "engine": {"attach": urls, "max_num_seqs": 32}}]),
+            Flag("--port", ("client", "port"), 0),
+            Flag("--console-port", ("console", "port"), 0),
+            Flag("--data-dir", ("storage", "dir"), str(folder)),
+            Flag("interval", ("watch", "interval_s"), 0.2),
+            Flag("pins", ("watch", "test_pins"), False),
+        ],
+    )
+    warden = Warden(settings, speed=SPEED)
+    await warden.start()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        crowd = Crowd(warden, http)
+        try:
+            await crowd.come()
+            yield crowd
+        finally:
+            await crowd.leave()
+            await warden.stop(drain_s=0)
 
 
 @pytest.fixture
@@ -173,27 +190,8 @@ async def crowd(tmp_path: Path, ranks: tuple[int, ...], engines: list[AsyncExitS
         await engine.enter_async_context(serving(msgspec.structs.replace(ENGINE, replicas=count)))
         for count, engine in zip(ranks, engines, strict=True)
     ]
-    settings = load(
-        None,
-        [
-            Flag("--engine", ("models",), [{"name": MODEL, "engine": {"attach": urls, "max_num_seqs": 32}}]),
-            Flag("--port", ("client", "port"), 0),
-            Flag("--console-port", ("console", "port"), 0),
-            Flag("--data-dir", ("storage", "dir"), str(tmp_path)),
-            Flag("interval", ("watch", "interval_s"), 0.2),
-            Flag("pins", ("watch", "test_pins"), False),
-        ],
-    )
-    warden = Warden(settings, speed=SPEED)
-    await warden.start()
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
-        crowd = Crowd(warden, http)
-        try:
-            await crowd.come()
-            yield crowd
-        finally:
-            await crowd.leave()
-            await warden.stop(drain_s=0)
+    async with crowded(tmp_path, urls) as crowd:
+        yield crowd
 
 
 async def test_some_wait_all_are_served_and_the_books_agree(crowd: Crowd) -> None:
@@ -238,7 +236,7 @@ async def test_switched_off_everybody_goes_at_once(crowd: Crowd, changes: dict[s
         """Those that began after it was switched off: whoever was let out by that did wait."""
         return [turn for turn in crowd.turns if turn.number > switched]
 
-    await crowd.until(lambda: len(later()) > AGENTS)
+    await until(lambda: len(later()) > AGENTS)
     await crowd.finish()
     assert {turn.wait_ms for turn in later()} == {0}
     rows = await crowd.at_rest()
@@ -250,7 +248,7 @@ async def test_other_settings_hold_at_once_and_lose_nobody(crowd: Crowd, changes
     after = await crowd.patch(**changes)
     assert {key: after[key] for key in changes} == changes
     more = len(crowd.turns) + 2 * AGENTS
-    await crowd.until(lambda: len(crowd.turns) > more)
+    await until(lambda: len(crowd.turns) > more)
     await crowd.finish()
     rows = await crowd.at_rest()
     assert Counter(row.outcome for row in rows) == {Outcome.OK: len(rows)}
@@ -272,7 +270,7 @@ async def test_the_only_engine_that_dies_leaves_nobody_waiting(crowd: Crowd, eng
 async def test_one_engine_of_two_that_dies_loses_nobody_who_waits(crowd: Crowd, engines: list[AsyncExitStack]) -> None:
     await engines[0].aclose()
     more = len(crowd.turns) + AGENTS
-    await crowd.until(lambda: len(crowd.turns) > more)
+    await until(lambda: len(crowd.turns) > more)
     await crowd.finish()
     rows = await crowd.at_rest()
     # What ran there and had sent something was cut; what had not, and what waited, was sent to the other one.
@@ -280,9 +278,9 @@ async def test_one_engine_of_two_that_dies_loses_nobody_who_waits(crowd: Crowd, 
     assert {row.replica for row in rows if row.outcome is Outcome.FAILED} <= {"e0/0"}
 
 
-@pytest.mark.parametrize("drain_s", [0.0, LIMIT_S])
+@pytest.mark.parametrize("drain_s", [0.0, PATIENCE_S])
 async def test_a_warden_that_stops_serves_who_waits_or_tells_to_come_back(crowd: Crowd, drain_s: float) -> None:
-    await crowd.until(lambda: crowd.waiting_now() > 3)
+    await until(lambda: crowd.waiting_now() > 3)
     crowd.going_on = False
     held, before = crowd.waiting_now(), len(crowd.turns)
     await crowd.warden.stop(drain_s=drain_s)

@@ -6,8 +6,9 @@ import asyncio
 from collections import Counter
 
 import aiohttp
+from tests.waiting import until
 from tests.whole.agent import End, ask
-from tests.whole.launched import MODEL, LaunchedWarden, eventually
+from tests.whole.launched import MODEL, LaunchedWarden
 
 CONVERSATIONS = 100
 
@@ -23,8 +24,8 @@ async def test_a_killed_warden_comes_back_with_its_engines_and_its_homes(warden:
             asyncio.ensure_future(ask(http, warden.client_url, MODEL, name, f"I am {name}. Count.", max_tokens=900))
             for name in names[:40]
         ]
-        await eventually(lambda: warden.routing()["in_flight"] == len(load), warden.describe)
-        await _homes_are_written()
+        await until(lambda: warden.routing()["in_flight"] == len(load), warden.describe)
+        await until(lambda: warden.homes() == CONVERSATIONS, warden.homes)
 
         warden.kill()
         cut = await asyncio.gather(*load)
@@ -40,8 +41,3 @@ async def test_a_killed_warden_comes_back_with_its_engines_and_its_homes(warden:
     at_home = [asked.replica == homes[name] for name, asked in zip(names, second, strict=True)]
     assert sum(at_home) >= 0.99 * CONVERSATIONS, Counter(asked.decision for asked in second)
     assert Counter(asked.decision for asked in second)["sticky"] >= 0.99 * CONVERSATIONS
-
-
-async def _homes_are_written() -> None:
-    """A home is on disk 200 ms after it was bound: what is killed earlier may be lost, by design."""
-    await asyncio.sleep(0.3)

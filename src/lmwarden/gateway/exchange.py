@@ -164,6 +164,7 @@ class Exchange(ExchangeBooks):
 
     def connected(self, connection: UpstreamConnection) -> None:
         """See ``PoolUser``."""
+        self._connecting = None
         self._connection = connection
         self._sends += 1
         assert self._pool is not None

@@ -39,18 +39,19 @@ MOST_QUEUED_BYTES = 64 * 1024 * 1024
 MOST_BODY_BYTES = 4 * 1024 * 1024
 """Larger bodies (images, mostly) are not looked at: taking one apart would hold the interpreter for too long."""
 MOST_HELD_BYTES = 48 * 1024 * 1024
-"""Of all conversations together: 15,000 of a hundred turns, or 90,000 that consist of a single one. Those that ask once
-under a new id each time take the most for the least, so it is not enough to count segments."""
+"""Of all conversations together: 15,000 of a hundred turns."""
 _BYTES_OF_ONE = 512
 _BYTES_OF_SEGMENT = 25
 """What the last prompt of a conversation takes, measured: so much, and so much for each of its segments."""
-MOST_TURNS = 50_000
-"""Conversations whose last turn is remembered."""
+MOST_CONVERSATIONS = 50_000
+"""Whose last prompt and turn are remembered."""
 _PAUSE_S = 0.02
 """Between two looks at the queue. An answer takes longer than this, so its finding is there when it ends."""
 _WORK_S = 0.00025
 _BREATH_S = 0.00225
 """A tenth of a core at most: about 10 MB of bodies a second. When more comes, prompts are dropped, not requests."""
+_PATIENCE_RATIO = 4.0
+"""Whoever wakes late has waited for a busy data loop, and leaves it alone for so many times as long."""
 
 
 class PrefixJob:
@@ -116,14 +117,23 @@ class PrefixWatch:
         secret: the installation's, keys the hashes.
         analyse: compare prompts.
         recorder: writes traces; None: nothing is recorded.
+        most_conversations: so many are remembered at most; more than the routers know would be of no use.
     """
 
-    def __init__(self, secret: bytes, *, analyse: bool = True, recorder: TraceRecorder | None = None) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        *,
+        analyse: bool = True,
+        recorder: TraceRecorder | None = None,
+        most_conversations: int = MOST_CONVERSATIONS,
+    ) -> None:
         self.dropped = 0
         """Requests that were not looked at, because the queue was full or the body too large."""
         self._secret = secret
         self._analyse = analyse
         self._recorder = recorder
+        self._most_conversations = min(MOST_CONVERSATIONS, most_conversations)
         self._queue: deque[_Work] = deque()
         self._put = 0
         self._put_bytes = 0
@@ -136,6 +146,8 @@ class PrefixWatch:
         self._began_at: float | None = None
         """On the callers' clock: when the first request was sent."""
         self._work_until = 0.0
+        self._late_s = 0.0
+        """By so much it woke too late the last time."""
         self._stopping = threading.Event()
         self._idle = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -240,7 +252,7 @@ class PrefixWatch:
             last = LastTurn(replica, action.engine, runs.get(action.engine, 0), usage.prompt_tokens)
         if last is not None:
             self._turns[key] = last
-            if len(self._turns) > MOST_TURNS:
+            if len(self._turns) > self._most_conversations:
                 self._turns.popitem(last=False)
         return change, None if finding is None else finding.shared_ratio, recomputed
 
@@ -296,16 +308,20 @@ class PrefixWatch:
 
     def _breathe(self) -> None:
         """Let the data loop have its turn, if this thread has worked for a while."""
-        if time.perf_counter() >= self._work_until:
-            self._stopping.wait(_BREATH_S)
-            self._work_until = time.perf_counter() + _WORK_S
+        now = time.perf_counter()
+        if now >= self._work_until:
+            pause_s = max(_BREATH_S, _PATIENCE_RATIO * self._late_s)
+            self._stopping.wait(pause_s)
+            woke = time.perf_counter()
+            self._late_s = woke - now - pause_s
+            self._work_until = woke + _WORK_S
 
     def _remember(self, key: ConversationKey, segments: Segments) -> None:
         memory = self._memory
         before = memory.pop(key, None)
         memory[key] = segments
         self._held_bytes += _size_bytes(segments) - (0 if before is None else _size_bytes(before))
-        while self._held_bytes > MOST_HELD_BYTES:
+        while self._held_bytes > MOST_HELD_BYTES or len(memory) > self._most_conversations:
             self._held_bytes -= _size_bytes(memory.popitem(last=False)[1])
 
     def _record(self, end: _End) -> None:

@@ -35,6 +35,29 @@ def bucket_of(seconds: float) -> int:
     return math.ceil(math.log(within) / _LOG_GROWTH) - _OFFSET
 
 
+def bucket_sql(seconds: str) -> str:
+    """``bucket_of`` as an expression of SQL, NULL of NULL: a search by halves, as not every SQLite has logarithms."""
+
+    def among(lowest: int, highest: int) -> str:
+        if lowest == highest:
+            return str(lowest)
+        middle = (lowest + highest) // 2
+        lower, upper = among(lowest, middle), among(middle + 1, highest)
+        return f"CASE WHEN {seconds} <= {_longest_s(middle)!r} THEN {lower} ELSE {upper} END"
+
+    return f"CASE WHEN {seconds} IS NOT NULL THEN {among(0, bucket_of(LONGEST_S))} END"
+
+
+def _longest_s(bucket: int) -> float:
+    """The longest duration of a bucket, to the last digit as ``bucket_of`` has it."""
+    found = GROWTH ** (bucket + _OFFSET)
+    while bucket_of(found) > bucket:
+        found = math.nextafter(found, 0.0)
+    while bucket_of(longer := math.nextafter(found, math.inf)) <= bucket:
+        found = longer
+    return found
+
+
 def merge(into: Counts, more: Mapping[int, int]) -> None:
     """Add the counts of ``more``."""
     for bucket, count in more.items():

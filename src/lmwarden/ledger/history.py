@@ -20,7 +20,8 @@ import msgspec
 from lmwarden.config import StorageConfig
 from lmwarden.ledger import histogram
 from lmwarden.ledger import history_tables as tables
-from lmwarden.ledger.history_sums import COUNTS, NUMBERS, TICK_S, WHOLE, RowFacts, Sums, Tallies, add_row, add_up
+from lmwarden.ledger.history_rows import uncounted
+from lmwarden.ledger.history_sums import COUNTS, NUMBERS, TICK_S, WHOLE, Sums, add_up
 from lmwarden.ledger.reader import Reader
 
 MOST_STEPS = 500
@@ -164,7 +165,7 @@ class History:
             (question.model, WHOLE, level_s, begin, end),
         )
         found = {replica: PromptTokens(*tokens) for replica, *tokens in stored}
-        for spot, sums in _uncounted_tallies(connection).items():
+        for spot, sums in uncounted(connection).items():
             if spot.model == question.model and spot.replica != WHOLE and begin <= spot.t < end:
                 cached, computed, unknown = found.get(spot.replica, (0, 0, 0))
                 found[spot.replica] = PromptTokens(
@@ -252,21 +253,13 @@ def _stored(
         yield from at.items()
 
 
-def _uncounted_tallies(connection: sqlite3.Connection) -> Tallies:
-    """Of rows that are not counted in yet."""
-    tallies: Tallies = {}
-    for row in connection.execute(tables.UNCOUNTED):
-        add_row(tallies, RowFacts._make(row))
-    return tallies
-
-
 def _uncounted(
     connection: sqlite3.Connection, question: Question, cut: tuple[int, int, int]
 ) -> Iterable[tuple[int, Sums]]:
     """The same from rows that are not counted in yet."""
     begin, end, step_s = cut
     replica = WHOLE if question.replica is None else question.replica
-    for spot, sums in _uncounted_tallies(connection).items():
+    for spot, sums in uncounted(connection).items():
         if spot.replica == replica and question.model in (None, spot.model) and begin <= spot.t < end:
             yield _floor(spot.t, step_s), sums
 

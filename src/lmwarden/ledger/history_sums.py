@@ -4,7 +4,7 @@ the minute is the sum of its ticks, the model is the sum of its replicas, and a 
 Two sources:
 
 * **traffic** comes from request rows, the same that stand in ``requests``: what the engine counted for each finished
-  request, to the token. It belongs to the moment at which the request ended.
+  request, to the token. It belongs to the moment at which the request ended (history_rows.py counts it).
 * **gauges** come from the routers' views, one a second: each view adds what it sees, and one to the number of views.
   What an engine did not report adds nothing and is not counted: it is unknown then, not 0.
 
@@ -92,20 +92,6 @@ class Sums(msgspec.Struct, gc=False):
         return self.cached_tokens / prompt_tokens if prompt_tokens else None
 
 
-class RowFacts(NamedTuple):
-    """What of a request row is counted; field names are the columns'."""
-
-    model: str
-    replica: str | None
-    finished_at: float
-    decision: str | None
-    outcome: str
-    prompt_tokens: int | None
-    cached_tokens: int | None
-    completion_tokens: int | None
-    first_byte_s: float | None
-
-
 class Spot(NamedTuple):
     """Whose sums of which tick."""
 
@@ -118,36 +104,9 @@ class Spot(NamedTuple):
 Tallies: TypeAlias = dict[Spot, Sums]
 
 
-def add_row(tallies: Tallies, row: RowFacts) -> None:
-    """Count one finished request, for its model and for where it went."""
-    tick = tick_of(row.finished_at)
-    _count(tallies.setdefault(Spot(row.model, WHOLE, tick), Sums()), row)
-    if row.replica:
-        _count(tallies.setdefault(Spot(row.model, row.replica, tick), Sums()), row)
-
-
 def tick_of(unix_s: float) -> int:
     """Begin of the tick."""
     return int(unix_s // TICK_S) * TICK_S
-
-
-def _count(sums: Sums, row: RowFacts) -> None:
-    if row.decision is not None:
-        setattr(sums, row.decision, getattr(sums, row.decision) + 1)
-    setattr(sums, row.outcome, getattr(sums, row.outcome) + 1)
-    prompt, completion, first_byte_s = row.prompt_tokens, row.completion_tokens, row.first_byte_s
-    if prompt is not None and prompt <= MOST_TOKENS:
-        cached = min(row.cached_tokens or 0, prompt)
-        sums.cached_tokens += cached
-        sums.computed_tokens += prompt - cached
-        if row.cached_tokens is None:
-            sums.unknown_tokens += prompt
-    if completion is not None and completion <= MOST_TOKENS:
-        sums.completion_tokens += completion
-    if first_byte_s is not None:
-        sums.first_byte_sum_s += first_byte_s
-        bucket = histogram.bucket_of(first_byte_s)
-        sums.first_byte_counts[bucket] = sums.first_byte_counts.get(bucket, 0) + 1
 
 
 class Views(NamedTuple):
@@ -228,10 +187,15 @@ def add_up(parts: Iterable[Sums]) -> Sums:
     """The sum of all parts."""
     total = Sums()
     for part in parts:
-        for name in NUMBERS:
-            setattr(total, name, getattr(total, name) + getattr(part, name))
-        histogram.merge(total.first_byte_counts, part.first_byte_counts)
+        add(total, part)
     return total
+
+
+def add(into: Sums, more: Sums) -> None:
+    """Add all sums of ``more``."""
+    for name in NUMBERS:
+        setattr(into, name, getattr(into, name) + getattr(more, name))
+    histogram.merge(into.first_byte_counts, more.first_byte_counts)
 
 
 COUNTS = "first_byte_counts"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lmwarden.config import StorageConfig
-from lmwarden.ledger.history_sums import COUNTS, NUMBERS, TICK_S, RowFacts
+from lmwarden.ledger.history_sums import COUNTS, NUMBERS, TICK_S
 
 STEPS_S = (TICK_S, 60, 600)
 """The resolutions; each divides the next."""
@@ -65,7 +65,7 @@ ADD = (
     f" {COUNTS} = {MERGE}({COUNTS}, excluded.{COUNTS})"
 )
 
-UNCOUNTED = f"SELECT {', '.join(RowFacts._fields)} FROM requests WHERE id > (SELECT row FROM history_upto) ORDER BY id"
+ANY_UNCOUNTED = "SELECT EXISTS (SELECT 1 FROM requests WHERE id > (SELECT row FROM history_upto))"
 ALL_COUNTED = "UPDATE history_upto SET row = (SELECT coalesce(max(id), 0) FROM requests)"
 
 SERIES = "SELECT id, model, replica FROM history_series"

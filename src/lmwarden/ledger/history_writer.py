@@ -3,15 +3,15 @@
 The data loop hands over views of the routers (``observe``: an append). Everything else runs in the ledger's writer
 thread, between the calls that the ledger makes:
 
-    opened      a file was opened: rows in it that are not counted yet (a warden was killed) are counted first
-    add_rows    rows that are about to be written, inside the ledger's transaction
+    opened      a file was opened; there may be rows in it that are not counted yet (a warden was killed)
+    wrote_rows  rows were written, inside the ledger's transaction
     write       when ``due``: adds all sums to the file, inside the ledger's transaction
     written     that transaction is committed
     closed      the file was given up, with or without a failed transaction
 
-What was counted of rows is only a copy of what stands in the file behind ``history_upto``; it is thrown away with the
-connection and read again, so that no failure can count a row twice or not at all. Gauges are nowhere else; they wait,
-up to a bound, until a file takes them. What is lost is a gap.
+Rows are counted in the file, behind ``history_upto``, in the transaction that moves it, so that no failure can count a
+row twice or not at all. Gauges are nowhere else; they wait, up to a bound, until a file takes them. What is lost is a
+gap.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from typing import Any
 from lmwarden.config import StorageConfig
 from lmwarden.ledger import histogram
 from lmwarden.ledger import history_tables as tables
-from lmwarden.ledger.history_sums import RowFacts, Spot, Sums, Tallies, Views, add_row, add_views, numbers, tick_of
+from lmwarden.ledger.history_rows import uncounted
+from lmwarden.ledger.history_sums import Spot, Sums, Tallies, Views, add_views, numbers, tick_of
 
 MOST_WAITING_VIEWS = 300
 """Between two looks of the writer. More only where it waits for a disk; then the oldest go."""
@@ -43,8 +44,8 @@ class HistoryWriter:
         self._settings = settings
         self._views: deque[Views] = deque(maxlen=MOST_WAITING_VIEWS)
         self._gauges: Tallies = {}
-        self._traffic: Tallies = {}
-        """Of the rows in the file behind ``history_upto``."""
+        self._rows_wait = False
+        """There are rows in the file behind ``history_upto``."""
         self._series: dict[tuple[str, str], int] = {}
         self._tick = 0
         """In which was written last."""
@@ -67,7 +68,7 @@ class HistoryWriter:
 
     def due(self, wall_now: float) -> bool:
         """Whether there is something to write and a tick ended since the last time."""
-        waits = bool(self._gauges or self._traffic)
+        waits = self._rows_wait or bool(self._gauges)
         return waits and (self._ending or tick_of(wall_now) != self._tick)
 
     def opened(self, connection: sqlite3.Connection) -> None:
@@ -77,13 +78,12 @@ class HistoryWriter:
             sqlite3.Error: it cannot be read.
         """
         connection.create_function(tables.MERGE, 2, histogram.merged, deterministic=True)
-        self.add_rows(RowFacts._make(row) for row in connection.execute(tables.UNCOUNTED))
+        self._rows_wait = bool(connection.execute(tables.ANY_UNCOUNTED).fetchone()[0])
         self._read_series(connection)
 
-    def add_rows(self, rows: Iterable[RowFacts]) -> None:
-        """Count rows that are about to be written."""
-        for row in rows:
-            add_row(self._traffic, row)
+    def wrote_rows(self) -> None:
+        """There are rows to be counted."""
+        self._rows_wait = True
 
     def write(self, connection: sqlite3.Connection, wall_now: float) -> None:
         """Add everything to the file; all rows in it are counted then.
@@ -91,7 +91,7 @@ class HistoryWriter:
         Raises:
             sqlite3.Error: it cannot be written.
         """
-        if self._gauges or self._traffic:
+        if self._gauges or self._rows_wait:
             self._tick = tick_of(wall_now)
         connection.executemany(tables.ADD, self._points(connection))
         connection.execute(tables.ALL_COUNTED)
@@ -99,23 +99,21 @@ class HistoryWriter:
     def written(self) -> None:
         """What was written is committed."""
         self._gauges.clear()
-        self._traffic.clear()
+        self._rows_wait = False
 
     def closed(self) -> None:
         """The file was given up; whatever was not committed is not in it."""
-        self._traffic.clear()
+        self._rows_wait = False
         self._series.clear()
         self._tick = 0
 
     def forget(self, connection: sqlite3.Connection, wall_now: float) -> None:
-        """Write, and delete what is older than it is kept. After rows were deleted, in the same transaction.
-
-        Written first because the numbers of rows begin anew when all rows are gone.
+        """Delete what is older than it is kept. After rows were deleted, and ``write`` before that, in one transaction.
 
         Raises:
             sqlite3.Error: the file cannot be written.
         """
-        self.write(connection, wall_now)
+        connection.execute(tables.ALL_COUNTED)  # the numbers of rows begin anew when all rows are gone
         for step_s, kept_s in tables.kept(self._settings, len(self._series)):
             end = int(wall_now - kept_s - GRACE_S) - step_s  # a step goes when it is too old as a whole
             connection.executemany(tables.FORGET_POINTS, [(step_s, series, end) for series in self._series.values()])
@@ -126,7 +124,7 @@ class HistoryWriter:
         self._series = {(model, replica): number for number, model, replica in connection.execute(tables.SERIES)}
 
     def _points(self, connection: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
-        waiting: Iterable[tuple[Spot, Sums]] = chain(self._gauges.items(), self._traffic.items())
+        waiting: Iterable[tuple[Spot, Sums]] = chain(self._gauges.items(), uncounted(connection).items())
         for spot, sums in waiting:
             series = self._series_of(connection, spot.model, spot.replica)
             values, counts = tuple(numbers(sums)), histogram.encoded(sums.first_byte_counts)

@@ -24,7 +24,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ import structlog
 from lmwarden.config import StorageConfig
 from lmwarden.ledger import file, schema
 from lmwarden.ledger.history import History
-from lmwarden.ledger.history_sums import RowFacts, Views
+from lmwarden.ledger.history_sums import Views
 from lmwarden.ledger.history_writer import HistoryWriter
 from lmwarden.ledger.latest import Latest
 from lmwarden.ledger.reader import Reader
@@ -50,10 +49,12 @@ _MOST_WAITING_SETTINGS = 10_000
 _PAUSE_S = 0.25
 """Between two looks of the writer: what a reader sees is at most so old."""
 _BATCH_ROWS = 2000
+_ROWS_AT_ONCE = schema.ROWS_AT_ONCE[0]
+"""So many are made ready, which holds the interpreter's lock for a third of a millisecond, and then written, which does
+not."""
 _BUSY_TIMEOUT_S = 2.0
 _NOTICE_S = 3600.0
 """For so long ``trouble`` tells that a damaged file was moved aside."""
-_row_facts = itemgetter(*(schema.FIELDS.index(name) for name in RowFacts._fields))
 
 
 class Ledger:
@@ -69,7 +70,7 @@ class Ledger:
         """So many of the accepted ones are written, or lost."""
         self._settings = settings
         self._queue: deque[RequestRecord] = deque()
-        self._batch: list[tuple[Any, ...]] = []
+        self._batch: list[RequestRecord] = []
         self._homes: Latest[tuple[str, ConversationKey], tuple[Home, float] | None] = Latest(MOST_WAITING_HOMES)
         """By model and conversation: the home and what turns its clock into Unix time; None: forgotten."""
         self._changes: Latest[tuple[str, str], tuple[SettingValue, SettingValue]] = Latest(_MOST_WAITING_SETTINGS)
@@ -264,7 +265,7 @@ class Ledger:
         self._history.take_views()
         while self._has_work():
             while self._queue and len(self._batch) < _BATCH_ROWS:
-                self._batch.append(schema.to_row(self._queue.popleft()))
+                self._batch.append(self._queue.popleft())
             if not self._write_batch():
                 return False
         return True
@@ -304,17 +305,24 @@ class Ledger:
         if not (self._batch or homes or changes or self._history.due(now)):
             return
         kept = [schema.to_home_row(model, *found) for (model, _), found in homes.items() if found is not None]
-        forgotten = [key for key, found in homes.items() if found is None]
+        forgotten: dict[str, list[tuple[ConversationKey]]] = {}
+        for (model, key), found in homes.items():
+            if found is None:
+                forgotten.setdefault(model, []).append((key,))
         changed = [schema.to_setting_row(*key, *values) for key, values in changes.items() if values[0] != values[1]]
         undone = [key for key, values in changes.items() if values[0] == values[1]]
         connection.execute("BEGIN IMMEDIATE")
-        connection.executemany(schema.INSERT, self._batch)
-        self._history.add_rows(RowFacts._make(_row_facts(row)) for row in self._batch)
+        for begin in range(0, len(self._batch), _ROWS_AT_ONCE):
+            some = self._batch[begin : begin + _ROWS_AT_ONCE]
+            schema.write_all(connection, schema.INSERT, [schema.to_row(record) for record in some])
+        if self._batch:
+            self._history.wrote_rows()
         history_is_due = self._history.due(now)
         if history_is_due:
             self._history.write(connection, now)
-        connection.executemany(schema.FORGET_HOME, forgotten)
-        connection.executemany(schema.SAVE_HOME, kept)
+        for model, keys in forgotten.items():
+            schema.write_all(connection, schema.FORGET_HOME, keys, of=(model,))
+        schema.write_all(connection, schema.SAVE_HOME, kept)
         connection.executemany(schema.FORGET_SETTING, undone)
         connection.executemany(schema.SAVE_SETTING, changed)
         connection.execute("COMMIT")

@@ -57,6 +57,7 @@ class Retention:
         if everything:
             self._due_s = self._clock() + _EVERY_S
         connection.execute("BEGIN IMMEDIATE")
+        history.write(connection, now)  # counts rows that are about to go
         gone = connection.execute(schema.FORGET_SURPLUS, (self._settings.max_rows, MOST_AT_ONCE)).rowcount
         if everything:
             oldest = now - self._settings.retention_days * 86400
@@ -64,8 +65,7 @@ class Retention:
             connection.execute(schema.FORGET_OLD_HOMES, (now - HOME_KEPT_S,))
             history.forget(connection, now)
         connection.execute("COMMIT")
-        if everything:
-            history.written()
+        history.written()
         if gone >= MOST_AT_ONCE:
             self._rows = self._every_rows
             if everything:

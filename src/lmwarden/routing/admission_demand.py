@@ -52,22 +52,27 @@ class Thrash:
         """Of the state."""
         self._above_since: float | None = None
         self._turns: deque[tuple[float, bool]] = deque()
+        """Of the last ``EVIDENCE_S``: when, and whether it lost its context."""
+        self._lost = 0
+        """So many of them did: a busy host has tens of thousands, and everybody who looks asks for their share."""
 
     def kept(self, kept_ratio: float, now: float) -> None:
         """A later turn found so much of its context."""
-        self._turns.append((now, kept_ratio < KEPT_LOW_RATIO))
+        lost = kept_ratio < KEPT_LOW_RATIO
+        self._turns.append((now, lost))
+        self._lost += lost
         self._forget(now)
 
     def _forget(self, now: float) -> None:
         while self._turns and self._turns[0][0] < now - EVIDENCE_S:
-            self._turns.popleft()
+            self._lost -= self._turns.popleft()[1]
 
     @property
     def lost_ratio(self) -> float | None:
         """The share of recent later turns that lost their context; None: too few to say."""
         if len(self._turns) < EVIDENCE_TURNS:
             return None
-        return sum(lost for _, lost in self._turns) / len(self._turns)
+        return self._lost / len(self._turns)
 
     @property
     def level(self) -> float:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from typing import NamedTuple
 
 from lmwarden.routing.conversations import Conversation
 from lmwarden.types import RoutingRequest, Usage
@@ -43,6 +44,13 @@ GAPS = 200
 READS = 32
 READ_TOKENS = 1000
 """Turns that computed fewer tokens say little about the speed of reading."""
+
+
+class Before(NamedTuple):
+    """What was known of a conversation when its turn ended."""
+
+    context_tokens: int
+    body_bytes: int
 
 
 class Learned:
@@ -105,7 +113,8 @@ class Learned:
         *,
         first: bool,
         now: float,
-        conversation: Conversation | None = None,
+        before: Before | None = None,
+        after_lull: bool = False,
     ) -> None:
         """A turn ended well.
 
@@ -114,15 +123,16 @@ class Learned:
             usage: What the engine counted.
             first: Of its conversation, which does not go on from anything.
             now: Seconds.
-            conversation: Whose it is, as it was before.
+            before: Of its conversation; None: it has none.
+            after_lull: Nothing ran for a moment before, so that the time since the last end says nothing about ends.
         """
         last, self._last_end = self._last_end, now
-        if last is not None:
+        if last is not None and not after_lull:
             most_s = max(self.turn_s, LULL_RATIO * self.between_ends_s) or math.inf
             self.between_ends_s = _mean(self.between_ends_s, min(now - last, most_s))
         prompt, completion = usage.prompt_tokens, usage.completion_tokens
         if prompt:
-            self._sized(request.body_bytes, prompt, first, conversation)
+            self._sized(request.body_bytes, prompt, first, before)
         if completion is not None:
             self.output_spread_tokens = _mean(self.output_spread_tokens, abs(completion - self.output_tokens))
             self.output_tokens = _mean(self.output_tokens, completion)
@@ -130,23 +140,19 @@ class Learned:
             self._firsts.append(usage.cached_tokens)
             self.shared_tokens = sorted(self._firsts)[len(self._firsts) // 2]
 
-    def _sized(self, body_bytes: int, prompt: int, first: bool, conversation: Conversation | None) -> None:
+    def _sized(self, body_bytes: int, prompt: int, first: bool, before: Before | None) -> None:
         """A body was so many tokens."""
         self._prompts.seen(prompt)
         new_bytes, new_tokens = body_bytes, float(prompt)
-        if conversation is not None and conversation.context_tokens and conversation.body_bytes:
-            new_bytes -= conversation.body_bytes
-            new_tokens += self.output_tokens - conversation.context_tokens
+        if before is not None and before.context_tokens and before.body_bytes:
+            new_bytes -= before.body_bytes
+            new_tokens += self.output_tokens - before.context_tokens
             self._news.seen(new_tokens)
         elif not first:
             return  # of a history that is not known: what it consists of says little about what is new
         if new_bytes > 0 and new_tokens >= TEXT_TOKENS_PER_BYTE * new_bytes:
             self._ratios.append(new_tokens / new_bytes)
             self._tokens_per_byte = None
-
-    def nothing_runs(self) -> None:
-        """The time until the next end says nothing about ends."""
-        self._last_end = None
 
     def left_open(self) -> None:
         """A turn ended in another way than by a tool call: its conversation may be over."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
+from itertools import islice
 
 from lmwarden.routing.admission import WaitingRoom
 from lmwarden.routing.conversations import Conversation, ConversationTable
@@ -18,6 +19,8 @@ from lmwarden.routing.open_turn import OpenTurn
 from lmwarden.routing.replicas import Fleet
 from lmwarden.types import ConversationKey, Ticket
 
+MOST_IDLE = 4096
+"""So many idle conversations are looked at. Where more are in use, they need a multiple of what there is anyway."""
 LIVE_MIN_S = 1.0
 """An idle conversation is part of the demand for at least so long."""
 
@@ -75,9 +78,7 @@ class Use:
         """Conversations whose next turn is about to come."""
         since = now - max(LIVE_MIN_S, self._room.keep_s)
         found = []
-        for key, conversation in self._table.latest():
-            if conversation.last_used < since:
-                break
+        for key, conversation in islice(self._table.used_since(since), MOST_IDLE):
             returns = conversation.returns or self._room.learned.comes_back
             if returns and not conversation.in_flight and conversation.has_home:
                 found.append((key, conversation))

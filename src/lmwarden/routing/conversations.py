@@ -189,6 +189,14 @@ class ConversationTable:
         orders = (reversed(order.items()) for order in (self._fresh, self._established, self._dormant))
         return heapq.merge(*orders, key=_last_used, reverse=True)
 
+    def used_since(self, since: float) -> Iterator[tuple[ConversationKey, Conversation]]:
+        """Those used at ``since`` or later; lazily. None of them is dormant."""
+        for order in (self._fresh, self._established):
+            for item in reversed(order.items()):
+                if item[1].last_used < since:
+                    break
+                yield item
+
     def get(self, key: ConversationKey) -> Conversation | None:
         """The conversation, or None if it is unknown."""
         return self._established.get(key) or self._fresh.get(key) or self._dormant.get(key)

@@ -1,7 +1,7 @@
 """The door of the waiting room: where the router asks it, and what it lets out.
 
 The router calls here for every request while admission is on. As long as the room is not engaged this only looks on:
-it learns from ends of turns, and every ``LOOK_S`` it compares demand with capacity. When the room engages,
+it notes the ends of turns, and every ``LOOK_S`` it compares demand with capacity. When the room engages,
 whoever is in flight or was a moment ago gets a place, even where that is more than fits: places are given up, never
 taken from a running turn. While it is engaged, a turn that keeps a conversation's home needs a place; everything else
 (pins, auxiliary calls, requests of no conversation, turns that spill) is a guest. When it disengages all who wait go.
@@ -17,10 +17,10 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from lmwarden.routing.admission import KEEP_MAX_S, Waiter, WaitingRoom
-from lmwarden.routing.admission_places import KEPT_LOW_RATIO
+from lmwarden.routing.admission_ends import Ends
 from lmwarden.routing.admission_use import Use
 from lmwarden.routing.admission_words import why, why_code
-from lmwarden.routing.conversations import RETURNS, Conversation, ConversationTable
+from lmwarden.routing.conversations import Conversation, ConversationTable
 from lmwarden.routing.explain import Choice, Why
 from lmwarden.routing.open_turn import OpenTurn
 from lmwarden.routing.replicas import Fleet, Replica
@@ -43,8 +43,6 @@ LOOK_S = 0.5
 """How often demand is compared with capacity."""
 PUMP_S = 0.1
 """How often idle places are looked at while somebody waits."""
-KEPT_TOKENS = 500
-"""With less context of its own a turn says nothing about what the engine kept."""
 
 
 class Sends(Protocol):
@@ -79,6 +77,10 @@ def _since(waiter: Waiter) -> tuple[float, Ticket]:
     return waiter.since, waiter.ticket
 
 
+def _used(item: tuple[ConversationKey, Conversation]) -> float:
+    return item[1].last_used
+
+
 class Door:
     """Of one router. Created when admission is switched on."""
 
@@ -90,6 +92,7 @@ class Door:
         self._router = router
         self.room = WaitingRoom(fleet, settings.prefer, settings.max_wait_s)
         self._use = Use(self.room, fleet, table, router.open_turns)
+        self._ends = Ends(self.room)
         self._gaps = self.room.learned.gaps
         self._look_at = now + LOOK_S
         self._pump_at = math.inf
@@ -182,26 +185,7 @@ class Door:
 
     def learn(self, ticket: Ticket, turn: OpenTurn, usage: Usage, now: float) -> None:
         """A request ended well; called before its conversation knows."""
-        room, conversation, prompt, cached = self.room, turn.conversation, usage.prompt_tokens, usage.cached_tokens
-        if conversation is not None and usage.finish_reason not in RETURNS:
-            room.learned.left_open()
-        first = conversation is not None and conversation.turns == 1 and not turn.request.resumed
-        room.learned.ended(turn.request, usage, first=first, now=now, conversation=conversation)
-        if conversation is None or prompt is None or cached is None:
-            return
-        shared = room.learned.shared_tokens
-        own = min(prompt, conversation.context_tokens) - shared
-        kept_ratio = None
-        if turn.choice.decision is Decision.STICKY and own >= KEPT_TOKENS:
-            kept_ratio = (cached - shared) / own
-            room.thrash.kept(kept_ratio, now)
-            room.learned.grew(prompt + (usage.completion_tokens or 0) - conversation.context_tokens)
-            place = room.places.riding(ticket)
-            if place is not None and place.turns > 1:
-                room.places.floors[place.replica].kept(kept_ratio, now)
-        if turn.first_byte_at is not None:
-            kept = kept_ratio is not None and kept_ratio >= KEPT_LOW_RATIO
-            room.learned.served(prompt - cached, turn.first_byte_at - turn.sent_at, now - turn.sent_at, kept=kept)
+        self._ends.note(ticket, turn, usage, now)
 
     def gave_up(self, ticket: Ticket, now: float) -> Sequence[Action] | None:
         """The client left. None: the ticket does not wait."""
@@ -214,7 +198,7 @@ class Door:
     def ended(self, ticket: Ticket, returns: bool, now: float) -> Sequence[Action]:
         """A request that was sent has ended."""
         if not self._router.open_turns():
-            self.room.learned.nothing_runs()
+            self._ends.lull()
         if not self.engaged:
             return ()
         self.room.places.ended(ticket, returns or self.room.learned.comes_back, now)
@@ -232,6 +216,7 @@ class Door:
         actions: list[Action] = []
         if now >= self._look_at:
             self._look_at = now + LOOK_S
+            self._ends.catch_up()
             self.room.refresh()
             gap_s = self.room.learned.gap_quantile_s(0.75)
             demand_ratio = self._use.demand_ratio(now)
@@ -311,7 +296,7 @@ class Door:
             if turn.choice.replica is not None:
                 tokens = learned.footprint(turn.request, turn.conversation)
                 self._count(ticket, turn.request, turn.key, turn.choice, tokens)
-        for key, conversation in self._use.idle(now):
+        for key, conversation in sorted(self._use.idle(now), key=_used, reverse=True):
             assert conversation.home is not None
             place = places.take(key, conversation.home, max(1, conversation.context_tokens - learned.shared_tokens))
             place.idle_since = conversation.last_used

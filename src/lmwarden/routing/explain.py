@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from lmwarden.routing.placement import Comparison
+from lmwarden.routing.placement import Comparison, Nearest
 from lmwarden.routing.replicas import Engine, Replica
 from lmwarden.types import ConversationKey, Decision, Explanation, Grounds, ReplicaId, Ticket
 
@@ -101,7 +101,7 @@ def grounds(conversation: ConversationKey | None, choice: Choice) -> Grounds:
         None if home is None else home.name,
         choice.home_in_flight,
         choice.threshold,
-        None if compared is None else compared.best(MOST_CANDIDATES),
+        None if compared is None else Nearest(compared, MOST_CANDIDATES),
     )
 
 

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, overload
 
 from lmwarden.routing.replicas import Fleet, Replica, Weights
 from lmwarden.types import CandidateScore, ConversationKey
@@ -102,6 +102,36 @@ class Comparison(NamedTuple):
             held_ratio=held_ratio,
             other=score - known,
         )
+
+
+class Nearest(Sequence[CandidateScore]):
+    """The least loaded of a comparison, frozen when they are looked at first: when their row is written, in another
+    thread. Freezing is dear beside the decision itself."""
+
+    __slots__ = ("_compared", "_found", "_most")
+
+    def __init__(self, compared: Comparison, most: int) -> None:
+        self._compared = compared
+        self._most = most
+        self._found: tuple[CandidateScore, ...] | None = None
+
+    @property
+    def _all(self) -> tuple[CandidateScore, ...]:
+        if self._found is None:
+            self._found = self._compared.best(self._most)
+        return self._found
+
+    @overload
+    def __getitem__(self, index: int) -> CandidateScore: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[CandidateScore]: ...
+
+    def __getitem__(self, index: int | slice) -> CandidateScore | Sequence[CandidateScore]:
+        return self._all[index]
+
+    def __len__(self) -> int:
+        return min(self._most, len(self._compared.scored))
 
 
 def compare(candidates: Sequence[Replica], fleet: Fleet, now: float) -> Comparison:
