@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lmwarden.routing.admission_demand import Thrash
+from lmwarden.routing.admission_demand import EVIDENCE_S, EVIDENCE_TURNS, Thrash
+from lmwarden.routing.admission_places import KEPT_LOW_RATIO
 
 
 def look(thrash: Thrash, demand: float, *, seconds: int, since: float = 100.0, **more: object) -> float | None:
@@ -82,3 +85,16 @@ class TestDisengaging:
     @pytest.mark.parametrize(("idle_ratio", "at"), [(0.2, None), (0.21, 110.0)])
     def test_when_places_stand_idle(self, idle_ratio: float, at: float | None) -> None:
         assert look(self.engaged(), 2.0, seconds=20, waiting=5, idle_ratio=idle_ratio) == at
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 20.0), st.floats(0.0, 1.0)), max_size=60))
+def test_the_share_of_turns_that_lost_their_context_is_that_of_the_last_half_minute(
+    turns: list[tuple[float, float]],
+) -> None:
+    thrash, seen, now = Thrash(), [], 100.0
+    for pause_s, kept_ratio in turns:
+        now += pause_s
+        thrash.kept(kept_ratio, now)
+        seen.append((now, kept_ratio < KEPT_LOW_RATIO))
+        recent = [lost for at, lost in seen if at >= now - EVIDENCE_S]
+        assert thrash.lost_ratio == (None if len(recent) < EVIDENCE_TURNS else sum(recent) / len(recent))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+from tests.routing.driver import Driver
 from tests.routing.test_door import BODY, Crowd
 
+from lmwarden.routing import admission_use
 from lmwarden.routing.admission_demand import STAY_S
-from lmwarden.types import ReplicaCapacity
+from lmwarden.types import ReplicaCapacity, RoutingSettings
 
 
 def test_where_one_replica_says_nothing_of_its_capacity_nobody_is_held() -> None:
@@ -40,3 +43,15 @@ def test_while_no_replica_is_ready_the_capacity_is_not_said_to_be_unknown() -> N
         crowd.driver.down(replica)
     crowd.wait(1.0)
     assert (crowd.room.demand_ratio, crowd.room.why_code) == (0.0, "open")
+
+
+def test_of_many_idle_conversations_a_bounded_number_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood of conversations must not hold up the loop twice a second."""
+    driver = Driver(settings=RoutingSettings(admission="auto"))
+    for number in range(20):
+        driver.turn(f"c{number}")
+    door = driver.router._door
+    assert door is not None
+    assert len(door._use.idle(driver.now)) == 20
+    monkeypatch.setattr(admission_use, "MOST_IDLE", 5)
+    assert len(door._use.idle(driver.now)) == 5

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.routing.driver import Driver, key
 
 from lmwarden.routing.conversations import ConversationTable
@@ -242,3 +244,19 @@ class TestSharedConstants:
         conversation = driver.router._table.get(key("a"))
         assert conversation is not None
         assert not conversation.shared
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.floats(0.0, 400.0)), max_size=30), st.floats(0.0, 400.0))
+def test_those_used_since_a_moment_are_found_without_the_others(turns: list[tuple[str, float]], ago_s: float) -> None:
+    """Whatever order they stand in: new ones, those that returned, those that are not live any more."""
+    driver = Driver(settings=RoutingSettings(live_s=300.0))
+    for name, pause_s in turns:
+        driver.later(pause_s)
+        driver.turn(name)
+    since = driver.now - ago_s
+    table = driver.router._table
+    found = [known for known, _ in table.used_since(since)]
+    assert len(found) == len(set(found))
+    assert set(found) == {
+        known for known, conversation in table if conversation.live and conversation.last_used >= since
+    }

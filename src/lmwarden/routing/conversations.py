@@ -21,7 +21,6 @@ somebody asks (homes.py), so a turn pays for one entry in a set.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -184,10 +183,12 @@ class ConversationTable:
         """All of them, the next to be evicted first."""
         return itertools.chain(self._dormant.items(), self._fresh.items(), self._established.items())
 
-    def latest(self) -> Iterator[tuple[ConversationKey, Conversation]]:
-        """All of them, the one used last first; lazily, each in O(1)."""
-        orders = (reversed(order.items()) for order in (self._fresh, self._established, self._dormant))
-        return heapq.merge(*orders, key=_last_used, reverse=True)
+    def latest(self, most: int) -> list[tuple[ConversationKey, Conversation]]:
+        """So many of them, the one used last first."""
+        orders = (self._fresh, self._established, self._dormant)
+        newest = [item for order in orders for item in itertools.islice(reversed(order.items()), most)]
+        newest.sort(key=_last_used, reverse=True)
+        return newest[:most]
 
     def used_since(self, since: float) -> Iterator[tuple[ConversationKey, Conversation]]:
         """Those used at ``since`` or later; lazily. None of them is dormant."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import islice
 
 from lmwarden.routing.conversations import RETURNS, Conversation, ConversationTable
 from lmwarden.routing.deciding import Decider
@@ -337,7 +336,7 @@ class Router:
 
     def conversations(self, now: float, most: int) -> tuple[ConversationView, ...]:
         """See ``RouterContract``."""
-        return tuple(islice(last_used(self._table, now), most))
+        return last_used(self._table, now, most)
 
     # What the door of the waiting room asks for
 

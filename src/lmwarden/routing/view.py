@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from lmwarden.routing.admission_places import Floor, Places
 from lmwarden.routing.conversations import Conversation, ConversationTable
@@ -101,7 +101,7 @@ def _conversation_view(key: ConversationKey, conversation: Conversation, live_si
     )
 
 
-def last_used(table: ConversationTable, now: float) -> Iterator[ConversationView]:
-    """The conversations, the one used last first."""
+def last_used(table: ConversationTable, now: float, most: int) -> tuple[ConversationView, ...]:
+    """So many conversations, the one used last first."""
     live_since = now - table.live_s
-    return (_conversation_view(key, conversation, live_since) for key, conversation in table.latest())
+    return tuple(_conversation_view(key, conversation, live_since) for key, conversation in table.latest(most))

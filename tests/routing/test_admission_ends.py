@@ -1,0 +1,66 @@
+"""What the ends of turns teach, at once or together."""
+
+from __future__ import annotations
+
+import pytest
+from tests.routing.driver import Driver
+
+from lmwarden.routing.admission_ends import MOST_NOTED
+from lmwarden.routing.door import LOOK_S, Door
+from lmwarden.types import RoutingSettings
+
+
+def opened() -> tuple[Driver, Door]:
+    """A router whose waiting room is not engaged."""
+    driver = Driver(settings=RoutingSettings(admission="auto"))
+    door = driver.router._door
+    assert door is not None and not door.engaged
+    return driver, door
+
+
+def end_turns(driver: Driver, count: int, completion: int) -> None:
+    for number in range(count):
+        ticket = driver.offer(f"c{number % 7}", body_bytes=8_000)
+        driver.finish(ticket, prompt=2_000, completion=completion, cached=500)
+
+
+def test_an_open_room_learns_when_it_looks() -> None:
+    driver, door = opened()
+    end_turns(driver, 20, 40)
+    assert door.room.learned.output_tokens == 256
+    driver.later(LOOK_S)
+    assert door.room.learned.output_tokens < 100
+    assert door.room.learned.tokens_per_byte == pytest.approx(0.25)
+
+
+def test_ends_are_learned_from_once() -> None:
+    driver, door = opened()
+    end_turns(driver, 20, 40)
+    driver.later(LOOK_S)
+    learned = door.room.learned.output_tokens
+    driver.later(10 * LOOK_S)
+    assert door.room.learned.output_tokens == learned
+
+
+def test_of_many_ends_the_latest_count() -> None:
+    """However many turns end between two looks, so few are looked at, and they are those that say how it is now."""
+    driver, door = opened()
+    end_turns(driver, 3 * MOST_NOTED, 1_000)
+    end_turns(driver, MOST_NOTED, 40)
+    assert len(door._ends._noted) == MOST_NOTED
+    driver.later(LOOK_S)
+    assert door.room.learned.output_tokens == pytest.approx(40, rel=0.01)
+    assert not door._ends._noted
+
+
+def test_a_lull_between_two_ends_is_no_pace() -> None:
+    """Although both are learned from together."""
+    driver, door = opened()
+    driver.finish(driver.offer("a"), prompt=100, completion=10)  # nothing runs after it
+    driver.now += 0.4 * LOOK_S
+    first, second = driver.offer("a"), driver.offer("b")
+    driver.finish(first, prompt=100, completion=10)
+    driver.now += 0.1
+    driver.finish(second, prompt=100, completion=10)
+    driver.later(LOOK_S)
+    assert door.room.learned.between_ends_s == pytest.approx(0.1)
