@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
 
 import pytest
 from tests.bench.stub_endpoint import StubEndpoint, serving
 from tests.bench.test_results import row
-from tests.waiting import PATIENCE_S
+from tests.cli.refusing import refusal
+from tests.own_loop import on_its_own_loop
 
 from lmwarden.bench.language import language
 from lmwarden.bench.plan import Caches, Plan
@@ -26,22 +25,9 @@ from lmwarden.cli.bench import default_console, exit_status, introduction, run_n
 @pytest.fixture
 def stub() -> Iterator[StubEndpoint]:
     """A stub endpoint on a loop of its own: the command runs its own loop in this thread."""
-    started, stop = Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
     endpoint = StubEndpoint()
-
-    async def serve() -> None:
-        async with serving(endpoint):
-            started.set()
-            await stop.wait()
-
-    thread = Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    assert started.wait(PATIENCE_S)
-    yield endpoint
-    loop.call_soon_threadsafe(stop.set)
-    thread.join(PATIENCE_S)
-    loop.close()
+    with on_its_own_loop(serving(endpoint)):
+        yield endpoint
 
 
 def test_a_run_prints_its_table_and_writes_its_files(
@@ -96,10 +82,7 @@ def test_unusable_arguments_are_one_line_and_exit_status_2(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = [] if "--url" in arguments else ["--url", "http://127.0.0.1:9"]
-    assert main(["bench", "--model", "m", *url, *arguments]) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1
+    assert says in refusal(capsys, "bench", "--model", "m", *url, *arguments)
 
 
 def dead(port: int) -> str:
@@ -107,11 +90,9 @@ def dead(port: int) -> str:
 
 
 def run_one_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a run that cannot begin says: one line, status 1, nothing before it."""
-    assert main(["bench", "--model", "m", "--levels", "1", "--seconds", "1", *arguments]) == 1
-    output, error = capsys.readouterr()
-    assert output == ""
-    assert error.count("\n") == 1
+    """What a run that cannot begin says."""
+    run = ("bench", "--model", "m", "--levels", "1", "--seconds", "1", *arguments)
+    error = refusal(capsys, *run, status=1)
     assert "Error" not in error
     return error
 

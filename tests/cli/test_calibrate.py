@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event, Thread
 
 import pytest
-from tests.waiting import PATIENCE_S
+from tests.cli.refusing import refusal
+from tests.own_loop import on_its_own_loop
 
 from lmwarden.bench import calibrate_probe
 from lmwarden.bench.calibrate import HostFacts, PromptTime, StepModel, StepTime
@@ -22,23 +21,8 @@ from lmwarden.simulation.server import serving
 @pytest.fixture
 def engine() -> Iterator[str]:
     """A simulated engine on a loop of its own: the command runs its own loop in this thread."""
-    started, stop = Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
-    urls: list[str] = []
-
-    async def serve() -> None:
-        async with serving(SimulatedEngineOptions(replicas=1, speed=20.0, model="m")) as url:
-            urls.append(url)
-            started.set()
-            await stop.wait()
-
-    thread = Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    assert started.wait(PATIENCE_S)
-    yield urls[0]
-    loop.call_soon_threadsafe(stop.set)
-    thread.join(PATIENCE_S)
-    loop.close()
+    with on_its_own_loop(serving(SimulatedEngineOptions(replicas=1, speed=20.0, model="m"))) as (url, _):
+        yield url
 
 
 def test_the_profile_is_one_that_simulate_takes(
@@ -74,15 +58,11 @@ def test_unusable_arguments_are_one_line_and_exit_status_2(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = [] if "--url" in arguments else ["--url", "http://127.0.0.1:9"]
-    assert main(["calibrate", "--model", "m", *url, *arguments]) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1
+    assert says in refusal(capsys, "calibrate", "--model", "m", *url, *arguments)
 
 
 def test_what_cannot_be_reached_is_one_line_and_status_1(dead_port: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["calibrate", "--model", "m", "--url", f"http://127.0.0.1:{dead_port}"]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
+    refusal(capsys, "calibrate", "--model", "m", "--url", f"http://127.0.0.1:{dead_port}", status=1)
 
 
 MODEL = StepModel(0.0, 0.01, 0.02, 1e-4, 0.0, 0.0, 2048)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from tests.bench.test_results import row
+from tests.cli.refusing import refusal
 from tests.waiting import PATIENCE_S
 
 import lmwarden
@@ -174,7 +175,4 @@ def test_an_engine_that_dies_ends_the_demo_with_one_line() -> None:
     ],
 )
 def test_unusable_arguments_are_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1
+    assert says in refusal(capsys, "demo", *arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.cli.refusing import refusal
 
 from lmwarden.cli import main
 
@@ -57,5 +58,4 @@ def test_the_data_folder_is_named_by_flag_or_file(tmp_path: Path, capsys: pytest
     ],
 )
 def test_mistakes(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["keys", *arguments]) == 2
-    assert says in capsys.readouterr().err
+    assert says in refusal(capsys, "keys", *arguments)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.refusing import refusal
 
 from lmwarden.cli import main
 
@@ -42,12 +43,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unusable_arguments_are_one_line_and_status_2(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments) == 2
-    output, errors = capsys.readouterr()
-    assert output == ""
-    assert says in errors
-    assert errors.startswith("lmwarden: ")
-    assert errors.count("\n") == 1
+    assert says in refusal(capsys, *arguments)
 
 
 def test_a_file_here_is_found_and_its_mistakes_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.bench.test_results import row
 from tests.bench.test_virtual_replay import trace
+from tests.cli.refusing import refusal
 
 from lmwarden.bench import virtual
 from lmwarden.bench.plan import Cell
@@ -87,10 +88,7 @@ def test_unusable_arguments_are_one_line_and_exit_status_2(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = [] if {"--levels", "--open-loop"} & set(arguments) else ["--levels", "2"]
-    assert main(["simulate", *base, *arguments]) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1
+    assert says in refusal(capsys, "simulate", *base, *arguments)
 
 
 def test_what_was_played_is_kept_after_ctrl_c(

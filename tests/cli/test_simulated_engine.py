@@ -12,6 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from tests.cli.refusing import refusal
 from tests.waiting import PATIENCE_S
 
 from lmwarden.cli import main
@@ -58,8 +59,7 @@ async def test_it_says_where_it_listens_and_ends_on_a_signal() -> None:
     ],
 )
 def test_mistakes(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulated-engine", *arguments]) == 2
-    assert says in capsys.readouterr().err
+    assert says in refusal(capsys, "simulated-engine", *arguments)
 
 
 def test_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,14 +90,14 @@ async def scenario(sent: list[bytes], answer: list[bytes] | None, ending: str, l
         endpoint = EngineEndpoint(engine="e0", host="127.0.0.1", port=engine.port, ranks=2, model="m")
         served = ServedModel(name="m", router=router, engines={"e0": endpoint}, identity_secret=b"s")
         limits = GatewaySettings(
-            sweep_s=0.01,
-            head_s=0.05,
-            body_stall_s=0.05,
-            stream_silence_s=0.05,
-            answer_silence_s=0.05,
-            linger_s=0.02,
-            verdict_s=0.02,
-            keep_alive_s=0.1,
+            sweep_s=0.002,
+            head_s=0.02,
+            body_stall_s=0.02,
+            stream_silence_s=0.03,
+            answer_silence_s=0.03,
+            linger_s=0.01,
+            verdict_s=0.01,
+            keep_alive_s=0.03,
             max_body_bytes=1_000_000,
         )
         gateway = Gateway([served], Keys(True), rows, limits)
