@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import pytest
 
-from lmwarden.routing.admission_learned import LEARN_RATIO, LULL_RATIO, SIZES_MIN, Before, Learned
+from lmwarden.routing.admission_learned import LEARN_RATIO, LULL_RATIO, SIZES_MIN, Learned
 from lmwarden.routing.conversations import Conversation
 from lmwarden.types import RoutingRequest, Usage
 
@@ -92,7 +92,7 @@ def test_tokens_per_byte_are_those_of_the_new_part() -> None:
     learned = Learned()
     learned.output_tokens = 100.0
     for _ in range(40):
-        learned.ended(request(4_004_400), usage(21_100), first=False, now=1.0, before=Before(20_100, 4_000_000))
+        learned.ended(request(4_004_400), usage(21_100), first=False, now=1.0, before=(20_100, 4_000_000))
         learned.ended(PICTURE, usage(20_000), first=False, now=1.0)
     assert learned.tokens_per_byte == pytest.approx(0.25)
     assert learned.prompt_tokens(request(4_004_400), known(20_100, 4_000_000)) == pytest.approx(21_100)
@@ -102,7 +102,7 @@ def test_bytes_of_a_picture_say_nothing_about_text() -> None:
     learned = taught()
     for _ in range(60):
         learned.ended(PICTURE, usage(1_500), first=True, now=200.0)
-        learned.ended(request(4_010_000), usage(3_600), first=False, now=200.0, before=Before(2_100, 10_000))
+        learned.ended(request(4_010_000), usage(3_600), first=False, now=200.0, before=(2_100, 10_000))
     assert learned.tokens_per_byte == pytest.approx(0.2, rel=0.01)
 
 
@@ -119,7 +119,7 @@ def test_what_is_far_larger_than_all_that_was_seen_is_not_believed() -> None:
         assert learned.prompt_tokens(PICTURE, None) > 900_000
         assert learned.prompt_tokens(request(4_010_000), known(2_100, 10_000)) > 900_000
         usual = request(23_000)
-        learned.ended(usual, usage(6_000, 250), first=False, now=float(number), before=Before(5_000, 20_000))
+        learned.ended(usual, usage(6_000, 250), first=False, now=float(number), before=(5_000, 20_000))
     assert learned.prompt_tokens(PICTURE, None) == 2 * 6_000
     new = learned.prompt_tokens(request(4_010_000), known(2_100, 10_000)) - 2_100
     assert new == pytest.approx(2 * 1_250, rel=0.05)

@@ -9,11 +9,10 @@ the room is engaged every end is learned from at once, because the next decision
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import TypeAlias
 
 from lmwarden.routing.admission import WaitingRoom
-from lmwarden.routing.admission_demand import Thrash
-from lmwarden.routing.admission_learned import Before, Learned
+from lmwarden.routing.admission_learned import Before
 from lmwarden.routing.admission_places import KEPT_LOW_RATIO, Place
 from lmwarden.routing.conversations import RETURNS
 from lmwarden.routing.open_turn import OpenTurn
@@ -27,16 +26,9 @@ MOST_NOTED = 256
 _STICKY = Decision.STICKY
 
 
-class _End(NamedTuple):
-    """A turn that ended well."""
-
-    turn: OpenTurn
-    usage: Usage
-    now: float
-    before: Before | None
-    """None: it belongs to no conversation."""
-    first: bool
-    after_lull: bool
+_End: TypeAlias = tuple[OpenTurn, Usage, float, Before | None, bool, bool]
+"""(turn, usage, when, its conversation as it was before, the conversation's first turn, after a lull). A plain tuple,
+because every request makes one."""
 
 
 class Ends:
@@ -59,8 +51,8 @@ class Ends:
             if usage.finish_reason not in RETURNS:
                 self._room.learned.left_open()
             first = conversation.turns == 1 and not turn.request.resumed
-            before = Before(conversation.context_tokens, conversation.body_bytes)
-        end = _End(turn, usage, now, before, first, self._lull)
+            before = conversation.context_tokens, conversation.body_bytes
+        end = turn, usage, now, before, first, self._lull
         self._lull = False
         if self._room.thrash.engaged:
             self._learn(end, self._room.places.riding(ticket))
@@ -74,20 +66,19 @@ class Ends:
         self._noted.clear()
 
     def _learn(self, end: _End, place: Place | None) -> None:
-        turn, usage, before, now = end.turn, end.usage, end.before, end.now
-        learned: Learned = self._room.learned
-        thrash: Thrash = self._room.thrash
-        learned.ended(turn.request, usage, first=end.first, now=now, before=before, after_lull=end.after_lull)
+        turn, usage, now, before, first, after_lull = end
+        learned, thrash = self._room.learned, self._room.thrash
+        learned.ended(turn.request, usage, first=first, now=now, before=before, after_lull=after_lull)
         prompt, cached = usage.prompt_tokens, usage.cached_tokens
         if before is None or prompt is None or cached is None:
             return
-        shared = learned.shared_tokens
-        own = min(prompt, before.context_tokens) - shared
+        shared, (context_tokens, _) = learned.shared_tokens, before
+        own = min(prompt, context_tokens) - shared
         kept_ratio = None
         if turn.choice.decision is _STICKY and own >= KEPT_TOKENS:
             kept_ratio = (cached - shared) / own
             thrash.kept(kept_ratio, now)
-            learned.grew(prompt + (usage.completion_tokens or 0) - before.context_tokens)
+            learned.grew(prompt + (usage.completion_tokens or 0) - context_tokens)
             if place is not None and place.turns > 1:
                 self._room.places.floors[place.replica].kept(kept_ratio, now)
         if turn.first_byte_at is not None:

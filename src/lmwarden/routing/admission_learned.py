@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import NamedTuple
+from typing import TypeAlias
 
 from lmwarden.routing.conversations import Conversation
 from lmwarden.types import RoutingRequest, Usage
@@ -46,11 +46,8 @@ READ_TOKENS = 1000
 """Turns that computed fewer tokens say little about the speed of reading."""
 
 
-class Before(NamedTuple):
-    """What was known of a conversation when its turn ended."""
-
-    context_tokens: int
-    body_bytes: int
+Before: TypeAlias = tuple[int, int]
+"""What was known of a conversation when its turn ended: (context in tokens, bytes of its last body); 0: nothing."""
 
 
 class Learned:
@@ -144,9 +141,10 @@ class Learned:
         """A body was so many tokens."""
         self._prompts.seen(prompt)
         new_bytes, new_tokens = body_bytes, float(prompt)
-        if before is not None and before.context_tokens and before.body_bytes:
-            new_bytes -= before.body_bytes
-            new_tokens += self.output_tokens - before.context_tokens
+        context_tokens, body_bytes_before = before or (0, 0)
+        if context_tokens and body_bytes_before:
+            new_bytes -= body_bytes_before
+            new_tokens += self.output_tokens - context_tokens
             self._news.seen(new_tokens)
         elif not first:
             return  # of a history that is not known: what it consists of says little about what is new
