@@ -8,8 +8,9 @@ two ranks each), before it agents at full speed (``soaking/load.py``): conversat
 that leave, mistakes, large bodies. Now and then an engine dies and comes back. In the rush hours one of the models has
 more conversations than its caches hold, and its waiting room engages.
 
-The tables that a warden keeps are bounded; the bounds of the two largest are set low here (``MAX_ROWS``,
-``MAX_CONVERSATIONS``), so that they are full long before the day is half over. What grows after that, grows for ever.
+The tables that a warden keeps are bounded; the bounds of the largest are set low here (``MAX_ROWS`` of the database,
+``MAX_CONVERSATIONS`` of the routers and of what is remembered of prompts), so that they are full after a tenth of the
+day. What grows in its second half, grows for ever.
 
 Prints one line per check, and ends with status 1 if one fails. The engines are stubs; the warden, its sockets, files
 and its process are real. How late the event loop is depends on what else the machine does.

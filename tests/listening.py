@@ -13,6 +13,8 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from lmwarden.engine.port_hold import PortHold
+
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
 _TURNS_TO_TAKE = 4
 """So many turns of the loop asyncio needs from the kernel's connection to ours."""
@@ -26,19 +28,33 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._taken: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.port = 0
-        """Where it listens, or listened."""
+        self._hold: PortHold | None = None
 
-    async def listen(self, port: int = 0, limit: int = 1 << 16) -> None:
-        """Listen (again); 0: on a free port. ``limit``: the readers', in bytes."""
-        self._server = await asyncio.start_server(self._take, "127.0.0.1", port, limit=limit)
-        self.port = int(self._server.sockets[0].getsockname()[1])
+    @property
+    def port(self) -> int:
+        """Where it listens, or listened: nobody else gets it meanwhile."""
+        assert self._hold is not None
+        return self._hold.port
+
+    async def listen(self, limit: int = 1 << 16) -> None:
+        """Listen on a free port; again: on the same one. ``limit``: the readers', in bytes."""
+        if self._hold is None:
+            self._hold = PortHold()
+        self._server = await asyncio.start_server(self._take, "127.0.0.1", self.port, limit=limit)
 
     def refuse(self) -> None:
         """Take no more connections and keep the open ones."""
         if self._server is not None:
             self._server.close()
             self._server = None
+
+    async def close(self) -> None:
+        """Stop for good."""
+        try:
+            await self.stop()
+        finally:
+            if self._hold is not None:
+                self._hold.close()
 
     async def stop(self) -> None:
         """Take no more connections, end the handlers, cut what is open."""
@@ -75,4 +91,4 @@ async def listening(serve: Serve, limit: int = 1 << 16) -> AsyncIterator[Listene
     try:
         yield listener
     finally:
-        await listener.stop()
+        await listener.close()

@@ -173,22 +173,22 @@ class StubEngine:
         self._listener = Listener(self._serve)
 
     async def __aenter__(self) -> StubEngine:
-        await self.listen(0)
+        await self.listen()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.stop()
+        await self._listener.close()
 
     @property
     def port(self) -> int:
         """Where it listens, or listened."""
         return self._listener.port
 
-    async def listen(self, port: int) -> None:
-        """Listen (again)."""
-        await self._listener.listen(port, limit=64 * 1024 * 1024)
+    async def listen(self) -> None:
+        """Listen again."""
+        await self._listener.listen(limit=64 * 1024 * 1024)
 
     def refuse(self) -> None:
         """Refuse connections and keep the open ones."""

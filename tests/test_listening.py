@@ -58,12 +58,12 @@ async def test_it_listens_again_on_its_port() -> None:
     await listener.stop()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", port)
-    await listener.listen(port)
+    await listener.listen()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     assert await reader.read() == b""
     writer.close()
     await writer.wait_closed()
-    await listener.stop()
+    await listener.close()
 
 
 async def test_what_a_handler_raises_is_raised() -> None:

@@ -384,31 +384,34 @@ async def test_a_host_that_is_none_is_one_line_and_nothing_before_it(tmp_path: P
     assert said == []
 
 
-async def test_it_waits_for_an_engine_that_is_not_there_yet(tmp_path: Path, session: aiohttp.ClientSession) -> None:
-    engine = FakeVllm()
-    await engine.start()
-    await engine.stop()
-    warden = Warden(config(tmp_path, engine.url))
+@pytest.fixture
+async def absent() -> AsyncIterator[FakeVllm]:
+    """An engine that is not there yet."""
+    async with fake_vllm() as engine:
+        await engine.stop()
+        yield engine
+
+
+async def test_it_waits_for_an_engine_that_is_not_there_yet(
+    tmp_path: Path, absent: FakeVllm, session: aiohttp.ClientSession
+) -> None:
+    warden = Warden(config(tmp_path, absent.url))
     starting = asyncio.ensure_future(warden.start())
     done, _ = await asyncio.wait([starting], timeout=0.1)
     assert not done
-    await engine.start()
+    await absent.start()
     try:
         await asyncio.wait_for(starting, PATIENCE_S)
         async with session.get(warden.client_url + "/readyz") as response:
             assert response.status == 200
     finally:
         await warden.stop(drain_s=0)
-        await engine.stop()
 
 
 async def test_it_starts_without_an_engine_whose_ranks_and_model_are_stated(
-    tmp_path: Path, session: aiohttp.ClientSession
+    tmp_path: Path, absent: FakeVllm, session: aiohttp.ClientSession
 ) -> None:
-    engine = FakeVllm()
-    await engine.start()
-    await engine.stop()
-    settings = config(tmp_path, engine.url, model="tiny", data_parallel_size=2, max_num_seqs=64)
+    settings = config(tmp_path, absent.url, model="tiny", data_parallel_size=2, max_num_seqs=64)
     async with running(settings) as warden:
         # What the operator said holds from the start.
         view = warden.control.snapshot.models[0].view
@@ -420,12 +423,12 @@ async def test_it_starts_without_an_engine_whose_ranks_and_model_are_stated(
                 return response.status == 200
 
         assert not await ready()
-        await engine.start()
+        await absent.start()
         await until(ready)
         warden.control.take()
         states = [replica.state for replica in warden.control.snapshot.models[0].view.replicas]
         assert states == [ReplicaState.READY] * 2
-        await engine.stop()
+        await absent.stop()
 
         async def down() -> bool:
             return not await ready()

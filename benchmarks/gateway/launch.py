@@ -97,7 +97,7 @@ async def serve(arguments: argparse.Namespace, folder: Path) -> None:
     loop.add_signal_handler(signal.SIGUSR1, report)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)  # as the daemon does
+    gc.set_threshold(5_000, 1, 10_000)  # as the daemon does
     await stop.wait()
     await gateway.stop(0)
     if prefixes is not None:

@@ -22,7 +22,18 @@ from typing import Any, cast
 
 import msgspec
 import uvloop
-from benchmarks.soaking.plan import EXPECTED, HOURS, KINDS, ROUTED, RUSH_HOURS, RUSH_LOST_RATIO, RUSH_PAUSE_MS, Plan, Report, Trouble
+from benchmarks.soaking.plan import (
+    EXPECTED,
+    HOURS,
+    KINDS,
+    ROUTED,
+    RUSH_HOURS,
+    RUSH_LOST_RATIO,
+    RUSH_PAUSE_MS,
+    Plan,
+    Report,
+    Trouble,
+)
 
 _SYSTEM = "You are a coding agent. " + "Keep to the rules of the house. " * 40
 _MOST_TROUBLES = 2000

@@ -196,7 +196,10 @@ async def test_arms_without_a_console_are_refused(stub: StubEndpoint) -> None:
         await run_plan(plan(stub, console_url=None), Seen(), asyncio.Event())
 
 
-async def test_caches_are_emptied_before_each_cell_where_that_is_possible(stub: StubEndpoint) -> None:
+async def test_caches_are_emptied_before_each_cell_where_that_is_possible(
+    stub: StubEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmwarden.bench.cell._EMPTY_TRIES", 3)
     outcome = await run_plan(plan(stub), Seen(), asyncio.Event())
     assert stub.resets == 2
     assert [row.caches_emptied for row in outcome.levels] == [True, True]

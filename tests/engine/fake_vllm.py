@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 from tests.waiting import PATIENCE_S
 
+from lmwarden.engine.port_hold import PortHold
 from lmwarden.types import EngineEndpoint
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
@@ -114,7 +115,7 @@ class FakeVllm:
         """Path and rank header of each request."""
         self.bodies: list[dict[str, Any]] = []
         self._posted = asyncio.Event()
-        self.port = 0
+        self._hold: PortHold | None = None
         self.authorizations: set[str | None] = set()
         self.asked: list[str] = []
         """Paths of all questions."""
@@ -125,6 +126,12 @@ class FakeVllm:
         self._runner: web.AppRunner | None = None
 
     @property
+    def port(self) -> int:
+        """Where it listens, or listened: nobody else gets it meanwhile."""
+        assert self._hold is not None
+        return self._hold.port
+
+    @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
@@ -132,7 +139,7 @@ class FakeVllm:
         return EngineEndpoint(engine="e0", host="127.0.0.1", port=self.port, ranks=ranks, model="tiny", api_key="sk-e")
 
     async def start(self) -> None:
-        """Listen; again on the same port after ``stop``."""
+        """Listen on a free port; again after ``stop``: on the same one."""
         app = web.Application()
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
@@ -142,14 +149,20 @@ class FakeVllm:
         app.router.add_post(MESSAGES, self._generate)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
+        if self._hold is None:
+            self._hold = PortHold()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
         await site.start()
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         """Close the listener and all connections."""
         assert self._runner is not None
         await self._runner.cleanup()
+
+    def release(self) -> None:
+        """Somebody else may have the port."""
+        if self._hold is not None:
+            self._hold.close()
 
     async def until_posts(self, count: int) -> None:
         """Wait until so many requests came."""
@@ -230,3 +243,4 @@ async def fake_vllm() -> AsyncIterator[FakeVllm]:
         yield fake
     finally:
         await fake.stop()
+        fake.release()

@@ -138,7 +138,6 @@ async def test_d07_a_session_whose_replica_goes_is_served_and_others_do_not_noti
         assert other != home
         answered = len(engine.seen)
         if how == "refuses":
-            port = engine.port
             await engine.stop()
         else:
             engine.default = whole({"error": {"message": "loading"}}, 503) if how == "503" else silence()
@@ -154,7 +153,7 @@ async def test_d07_a_session_whose_replica_goes_is_served_and_others_do_not_noti
         assert (response.status, response.header("X-LMWarden-Replica")) == (200, other)
         assert (await _session(made, "one", path)).header("X-LMWarden-Replica") == other
         if how == "refuses":
-            await engine.listen(port)
+            await engine.listen()
         engine.default = answer_as_asked
         back = {(await _session(made, "one", path)).header("X-LMWarden-Replica") for _ in range(4)}
         assert back == {other}, "it does not flap"

@@ -121,7 +121,7 @@ class ReplayEngine:
 
     async def stop(self) -> None:
         """Close everything."""
-        await self._listener.stop()
+        await self._listener.close()
 
     async def has(self, index: int) -> None:
         """Wait until request ``index`` was received."""

@@ -102,7 +102,7 @@ class Stage:
             if told == "after":
                 self.scene.gateway.engine_lost("m", f"e{number}")
             await self.pause()
-            await engine.listen(engine.port)
+            await engine.listen()
 
     async def client(self, number: int) -> None:
         """One request, and what became of it."""

@@ -82,6 +82,28 @@ def test_more_than_a_batch(ledger: Ledger) -> None:
     assert ledger.written_rows == 5000
 
 
+def test_rows_that_come_while_others_are_written_wait_for_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy host some always do: each would have a transaction of its own, and the writer no end."""
+    ledger, commit, commits = Ledger(tmp_path, settings()), Ledger._commit, 0
+
+    def commit_meanwhile(self: Ledger, connection: sqlite3.Connection) -> None:
+        nonlocal commits
+        commits += 1
+        commit(self, connection)
+        if commits < 10:
+            self.record(record())
+
+    monkeypatch.setattr(Ledger, "_commit", commit_meanwhile)
+    ledger.record(record())
+    ledger._write_all()
+    assert (commits, ledger.written_rows) == (1, 1)
+    ledger._write_all()
+    assert (commits, ledger.written_rows) == (2, 2)
+    ledger._disconnect()
+
+
 def test_a_full_queue_drops_and_counts(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, settings(max_queued_rows=10))
     for _ in range(25):

@@ -19,6 +19,7 @@ import pytest
 from tests.page.made_up import World
 from tests.page.made_up_parts import ROOM_ENGAGED
 from tests.page.mock_console import MockConsole
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -102,6 +103,7 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
             color_scheme=theme,
         )
         contexts.append(context)
+        context.set_default_timeout(PATIENCE_S * 1000)
         page = context.new_page()
         host = url.split("/#")[0].rstrip("/")
 

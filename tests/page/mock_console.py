@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.page.made_up import World
+from tests.waiting import PATIENCE_S
 
 from lmwarden.console import static_files
 
@@ -85,7 +86,7 @@ class MockConsole:
         begun = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(listener, begun)), daemon=True)
         self._thread.start()
-        begun.wait(5)
+        assert begun.wait(PATIENCE_S)
         return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
     async def _serve(self, listener: socket.socket, begun: threading.Event) -> None:
@@ -107,7 +108,7 @@ class MockConsole:
         """End it."""
         if self._thread:
             self._end()
-            self._thread.join(5)
+            self._thread.join(PATIENCE_S)
 
     def request_arrives(self) -> None:
         """A client's first request ends."""

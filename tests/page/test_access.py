@@ -46,7 +46,7 @@ def test_a_session_that_ends_meanwhile_leads_to_the_sign_in(open_page: OpenPage,
     mock.down = True
     page.wait_for_selector(".live.fault")
     mock.down = False
-    page.get_by_label("Password").wait_for(timeout=30_000)
+    page.get_by_label("Password").wait_for()
 
 
 def test_a_key_is_shown_once(open_page: OpenPage, mock: MockConsole) -> None:

@@ -19,10 +19,11 @@ def test_5000_conversations_are_a_few_rows(open_page: OpenPage, mock: MockConsol
     page = open_page(f"{mock.start()}/#/conversations?state=all")
     page.wait_for_selector(".virtual tbody a")
     assert "of 5,000" in page.locator(".list-count").inner_text()
-    for _ in range(8):  # each time the end comes into view the next page is asked for
+    for shown in range(200, 600, 100):  # each time the end comes into view the next page is asked for
         page.evaluate("() => { const box = document.querySelector('.virtual'); box.scrollTop = box.scrollHeight; }")
-        page.wait_for_timeout(150)
-    page.wait_for_function("() => /^[5-9]00 of/.test(document.querySelector('.list-count').textContent)")
+        page.wait_for_function(
+            "(shown) => parseInt(document.querySelector('.list-count').textContent) >= shown", arg=shown
+        )
     assert page.locator(".virtual tbody tr").count() < 80
 
 
@@ -34,7 +35,8 @@ def test_the_order_is_held_under_the_pointer(open_page: OpenPage, mock: MockCons
     page.locator(".virtual").hover()
     last = mock.world.conversations[-1]
     last["age_s"] = -50.0  # it was used just now, and would be the first
-    page.wait_for_timeout(3000)
+    for _ in range(2):
+        page.wait_for_event("response", lambda response: "/conversations?" in response.url)
     assert names.all_inner_texts()[:15] == before
     page.mouse.move(5, 5)
     page.wait_for_function(
@@ -202,7 +204,8 @@ def test_a_tick_when_the_first_request_arrives(open_page: OpenPage, mock: MockCo
     page.get_by_role("tab", name="Claude Code").focus()
     page.keyboard.press("ArrowRight")
     assert "# codex" in page.locator(".connect-text pre").inner_text()
-    page.wait_for_timeout(500)  # the page has seen what was there before
+    for _ in range(2):  # by the second answer the page has seen what was there before
+        page.wait_for_event("response", lambda response: "/api/requests?" in response.url)
     mock.request_arrives()
     page.wait_for_selector(".tick.ok")
     assert "First request: Claude Code → e2/0 (Placed)" in page.locator(".tick").inner_text()

@@ -13,11 +13,11 @@ def test_a_broken_connection_is_shown_and_mended(open_page: OpenPage, mock: Mock
     page.wait_for_selector(".live.fault")
     assert page.locator(".live").inner_text().strip() == "Connection lost"
     # After five seconds the figures themselves are marked.
-    page.wait_for_selector("body.old-data", timeout=15_000)
+    page.wait_for_selector("body.old-data")
     assert "The connection to the warden is lost" in page.locator(".banner").inner_text()
     assert page.locator(".model-card").count() == 2, "what was known stays"
     mock.down = False
-    page.wait_for_selector(".live.ok", timeout=30_000)
+    page.wait_for_selector(".live.ok")
     page.wait_for_selector("body:not(.old-data)")
     assert page.locator(".banner .note").count() == 0
 
@@ -26,7 +26,7 @@ def test_a_warden_that_repeats_itself_is_old_although_it_answers(open_page: Open
     page = open_page(mock.start())
     page.wait_for_selector(".live.ok")
     mock.world.frozen_at = mock.world.now()
-    page.wait_for_selector(".live.warning", timeout=15_000)
+    page.wait_for_selector(".live.warning")
     assert "have not moved" in page.locator(".banner").inner_text()
     mock.world.frozen_at = None
     page.wait_for_selector(".live.ok")
@@ -48,7 +48,7 @@ def test_an_updated_warden_asks_for_a_new_page(open_page: OpenPage, mock: MockCo
     mock.down = True
     page.wait_for_selector(".live.fault")
     mock.down = False
-    page.wait_for_selector(".banner .info", timeout=30_000)
+    page.wait_for_selector(".banner .info")
     assert "0.2.0" in page.locator(".banner").inner_text()
     page.get_by_role("button", name="Reload the page").click()
     page.wait_for_selector(".live.ok")

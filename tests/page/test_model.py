@@ -121,7 +121,7 @@ def test_a_rolling_restart_shows_how_far_it_is(open_page: OpenPage, mock: MockCo
     assert mock.changes[-1] == ("POST", "/api/models/qwen3-4b/rolling-restart", {"allow_outage": True})
     assert page.get_by_role("button", name="Restart e0").is_disabled()
     page.locator(".engine").get_by_text("loading weights").wait_for()
-    operation.get_by_text("Rolling restart: done").wait_for(timeout=15_000)
+    operation.get_by_text("Rolling restart: done").wait_for()
 
 
 def test_the_log_is_searched_and_downloaded(open_page: OpenPage, mock: MockConsole) -> None:

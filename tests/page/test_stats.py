@@ -59,9 +59,12 @@ def test_tokens_per_second_are_drawn_as_promised(open_page: OpenPage, console_ur
 def test_a_gap_is_a_gap(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(f"{mock.start()}/#/stats")
     page.wait_for_selector(".canvas canvas")
-    page.wait_for_timeout(300)
-    # The plotted hour lies between the axes; where the made-up warden was down, no bar stands.
-    seen = [colours & {BLUE, PURPLE, GREEN} for colours in colours_along(page, 0.07, 0.93, 60)]
+    for _ in range(600):  # until it is drawn
+        # The plotted hour lies between the axes; where the made-up warden was down, no bar stands.
+        seen = [colours & {BLUE, PURPLE, GREEN} for colours in colours_along(page, 0.07, 0.93, 60)]
+        if {BLUE, PURPLE, GREEN} in seen:
+            break
+        page.wait_for_timeout(100)
     assert {BLUE, PURPLE, GREEN} in seen
     empty = [not colors for colors in seen]
     assert 4 <= sum(empty) <= 8  # six minutes of sixty

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
+FIGURE_IS_MORE_THAN = """([name, least]) => [...document.querySelectorAll('.waiting-room dt')].some(
+    (head) => head.innerText === name && parseInt(head.nextElementSibling.innerText) > least
+)"""
+
+
 @asynccontextmanager
 async def busy_warden(folder: Path) -> AsyncIterator[Crowd]:
     """A crowd of agents at work on a warden."""
@@ -43,8 +48,13 @@ class Busy:
         return self.crowd.warden.console_url
 
     def everybody_leaves(self) -> None:
-        """All clients close their connections, those who wait too."""
-        asyncio.run_coroutine_threadsafe(self.crowd.leave_while_some_wait(), self.loop).result(PATIENCE_S)
+        """All clients close their connections; some of them do while they wait."""
+
+        async def leave() -> None:
+            await self.crowd.some_leave_the_room()
+            await self.crowd.leave()
+
+        asyncio.run_coroutine_threadsafe(leave(), self.loop).result(PATIENCE_S)
 
     def ask(self, path: str) -> Any:
         """The console's answer, as JSON."""
@@ -63,9 +73,8 @@ def test_an_engaged_room_is_shown_and_obeys_while_agents_wait(open_page: OpenPag
     page = open_page(f"{busy.url}/#/models/{MODEL}")
     card = page.locator(".waiting-room")
     card.locator(".badge", has_text="engaged").wait_for()
-    figures = dict(zip(card.locator("dt").all_inner_texts(), card.locator("dd").all_inner_texts(), strict=True))
-    assert int(figures["Waiting"].split()[0]) > 0
-    assert int(figures["Demand"].split("%")[0]) > 100
+    for figure, more_than in (("Waiting", 0), ("Demand", 100)):  # which move all the time
+        page.wait_for_function(FIGURE_IS_MORE_THAN, arg=[figure, more_than])
     assert "Engaged: the conversations in use need" in card.inner_text()
     waiting = open_page(f"{busy.url}/#/conversations?model={MODEL}")
     waiting.locator(".state-cell", has_text="waiting").first.wait_for()

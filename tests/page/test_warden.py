@@ -16,6 +16,7 @@ import pytest
 from tests.page.conftest import DESKTOP, PHONE, OpenPage, Theme
 from tests.page.test_walk import walk
 from tests.real.warden_process import TokenSums, WardenProcess, engine_counted, start_warden
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -52,7 +53,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     finally:
         warden.stop()
         engine.terminate()
-        engine.communicate(timeout=10)
+        engine.communicate(timeout=PATIENCE_S)
 
 
 def chat(warden: WardenProcess, session: str, turn: int) -> None:
@@ -63,12 +64,12 @@ def chat(warden: WardenProcess, session: str, turn: int) -> None:
     request = urllib.request.Request(
         f"{warden.client_url}/v1/chat/completions", data=json.dumps(body).encode(), headers=headers
     )
-    with urllib.request.urlopen(request, timeout=60) as response:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
         response.read()
 
 
 def ask(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as response:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
         return json.load(response)
 
 
@@ -139,7 +140,7 @@ def test_a_request_for_a_model_that_is_not_there_leaves_a_trace(open_page: OpenP
         f"{house.warden.client_url}/v1/chat/completions", data=body, headers={"Content-Type": "application/json"}
     )
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=10)
+        urllib.request.urlopen(request, timeout=PATIENCE_S)
     refused.value.close()
     page = open_page(f"{house.warden.console_url}/#/requests")
     page.locator(".own-answers .badge", has_text="404 unknown model 1").wait_for()

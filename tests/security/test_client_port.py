@@ -84,7 +84,7 @@ async def test_nothing_in_a_request_says_where_the_warden_connects_to(of: House)
     for line in lines:
         assert status(await of.ask(of.post(CHAT_PATH, CHAT, line))) == 200
     assert status(await of.ask(request("POST", url + "v1/messages", CHAT, f"x-api-key: {of.key}", host="x"))) == 200
-    await listener.stop()
+    await listener.close()
     assert not heard
 
 

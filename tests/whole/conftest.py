@@ -1,4 +1,4 @@
-"""A warden that launches four simulated engines, each a process tree of its own."""
+"""A warden that launches simulated engines."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ def speed() -> float:
 
 
 @pytest.fixture
-async def warden(tmp_path: Path, speed: float) -> AsyncIterator[LaunchedWarden]:
-    """Ready: all four replicas serve. Whatever is left of it is ended."""
-    launched = LaunchedWarden(tmp_path, speed=speed)
+def replicas() -> int:
+    """Engines, each a process tree of its own; likewise."""
+    return 4
+
+
+@pytest.fixture
+async def warden(tmp_path: Path, replicas: int, speed: float) -> AsyncIterator[LaunchedWarden]:
+    """Ready: all replicas serve. Whatever is left of it is ended."""
+    launched = LaunchedWarden(tmp_path, replicas=replicas, speed=speed)
     try:
         await launched.start()
         await launched.all_ready()

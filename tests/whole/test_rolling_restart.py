@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 
 import aiohttp
+import pytest
 from tests.waiting import until
 from tests.whole.agent import Asked, End, ask
 from tests.whole.launched import MODEL, LaunchedWarden
@@ -13,6 +14,7 @@ from tests.whole.launched import MODEL, LaunchedWarden
 AGENTS = 24
 
 
+@pytest.mark.parametrize("replicas", [3])
 async def test_a_rolling_restart_under_load_fails_nothing(warden: LaunchedWarden) -> None:
     before = {engine: warden.engine_pid(engine) for engine in warden.engines()}
     stop = asyncio.Event()

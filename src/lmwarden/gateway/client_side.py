@@ -128,6 +128,7 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
         answering, self.answering = self.answering, None
         if answering is not None:
             answering.client_gone()
+        self._parser = self._memory = None  # the parser knows us: only the collector would free the two
 
     def eof_received(self) -> bool:
         """The client sends no more: it left. What it does not take any more is not kept for it."""

@@ -203,12 +203,12 @@ class UpstreamConnection(asyncio.Protocol):
         """The connection is gone."""
         self._pool.forget(self)
         user, self.user = self.user, None
-        if user is None:
-            return
-        if self._until_close and self._head_done and exc is None:
-            user.response_read(b"", True)
-        else:
-            user.upstream_lost(self)
+        if user is not None:
+            if self._until_close and self._head_done and exc is None:
+                user.response_read(b"", True)
+            else:
+                user.upstream_lost(self)
+        del self._parser  # it knows us: only the collector would free the two, and that looks next to never
 
     # -- the parser's calls ---------------------------------------------------------------------------------
 
