@@ -27,7 +27,7 @@ class Listener:
         self._serve = serve
         self._server: asyncio.Server | None = None
         self._taken: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[None]] = set()
         self._hold: PortHold | None = None
 
     @property
@@ -57,12 +57,12 @@ class Listener:
                 self._hold.close()
 
     async def stop(self) -> None:
-        """Take no more connections, end the handlers, cut what is open."""
+        """Take no more connections, end the handlers, cut what is open: all at once, as a process that ends."""
         self.refuse()
-        for _ in range(_TURNS_TO_TAKE):
-            await asyncio.sleep(0)
         for task in self._tasks:
             task.cancel()
+        for _ in range(_TURNS_TO_TAKE):
+            await asyncio.sleep(0)
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
         taken = list(self._taken)
         for writer in taken:
@@ -74,13 +74,12 @@ class Listener:
 
     def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._taken.add(writer)
+        if self._server is None:  # taken in the very turn of the end
+            writer.transport.abort()
+            return
         served = self._serve(reader, writer)
         if inspect.isawaitable(served):
-            self._tasks.add(asyncio.ensure_future(_through(served)))
-
-
-async def _through(served: Awaitable[None]) -> None:
-    await served
+            self._tasks.add(asyncio.ensure_future(served))
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from tests.ledger.samples import LIMIT_S, changed, compared, forgotten, home, record, settings
 
 from lmwarden.ledger import schema
@@ -414,6 +415,40 @@ class TestWhatNoDiskWouldTake:
         assert [row.status for row in ledger.recent()] == [201]
         assert len(ledger.load_homes("m", 0.0)) == 1
         assert (ledger.trouble, ledger.dropped_rows) == (None, 1)
+
+    @pytest.mark.parametrize(
+        "wrong", [{"key_name": "\ud800"}, {"duration_s": float("nan")}, {"candidates": (object(),)}]
+    )
+    def test_it_takes_no_other_with_it(self, tmp_path: Path, wrong: dict[str, Any]) -> None:
+        ledger = Ledger(tmp_path, settings())
+        for number in range(40):
+            ledger.record(record(status=number, **(wrong if number in (7, 31) else {})))
+        ledger.save_homes("m", changed(home(1)), 0.0, time.time())
+        ledger.start()
+        assert ledger.flush(LIMIT_S)
+        assert [row.status for row in ledger.recent()] == [n for n in range(39, -1, -1) if n not in (7, 31)]
+        assert (ledger.dropped_rows, ledger.written_rows, ledger.trouble) == (2, 38, None)
+        assert len(ledger.load_homes("m", 0.0)) == 1
+        ledger.stop()
+
+    def test_nor_does_a_home_take_rows_with_it(self, tmp_path: Path) -> None:
+        ledger = Ledger(tmp_path, settings())
+        ledger.save_homes("m", changed(home(1, boot_id="\ud800")), 0.0, time.time())
+        for number in range(5):
+            ledger.record(record(status=number))
+        ledger.start()
+        assert ledger.flush(LIMIT_S)
+        assert [row.status for row in ledger.recent()] == [4, 3, 2, 1, 0]
+        assert (ledger.dropped_rows, ledger.trouble) == (0, None)
+        ledger.stop()
+
+    def test_what_it_says_has_nothing_of_the_row(self, ledger: Ledger) -> None:
+        ledger.record(record(key_name="typed-by-somebody\ud800"))
+        with structlog.testing.capture_logs() as said:
+            assert ledger.flush(LIMIT_S)
+        (line,) = said
+        assert (line["rows"], line["reason"]) == (1, "UnicodeEncodeError")
+        assert "typed" not in str(said)
 
     def test_a_home_is_lost_and_the_writer_goes_on(self, ledger: Ledger) -> None:
         ledger.save_homes("m", changed(home(1, boot_id="\ud800")), 0.0, time.time())
