@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from tests.waiting import PATIENCE_S
 
 from lmwarden.config import Flag, load
 from lmwarden.control import Control, ModelHandle
@@ -156,7 +157,7 @@ class Scene:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let the loop run, snapshot after snapshot, until something holds."""
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 await asyncio.sleep(0)
                 self.refresh()

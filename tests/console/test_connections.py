@@ -15,12 +15,12 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from tests.waiting import PATIENCE_S, until
 
 from lmwarden.console import connections
 from lmwarden.console.answers import read_object
 from lmwarden.console.server import ConsoleServer
 
-LIMIT_S = 20.0
 ASKS = b"GET /small HTTP/1.1\r\nHost: localhost\r\n\r\n"
 ASKS_FOR_MUCH = ASKS.replace(b"small", b"large")
 LARGE_BYTES = 32 << 20
@@ -78,7 +78,7 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
 async def everything(reader: asyncio.StreamReader) -> bytes:
     """What comes until the console closes."""
     taken = b""
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         try:
             while piece := await reader.read(1 << 20):
                 taken += piece
@@ -121,7 +121,7 @@ async def test_usual_heads_are_counted_each_by_itself(port: int) -> None:
         for _ in range(6):
             writer.write(b"GET /small HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * 200 + b"X: " + b"c" * 15_000)
             writer.write(b"\r\n\r\n")
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 assert b" 200 " in await reader.readuntil(b"small")
 
 
@@ -177,7 +177,7 @@ async def test_who_leaves_in_the_middle_of_a_body_makes_no_line_in_the_log(
             await writer.drain()
     async with connected(port) as (reader, writer):  # the console's loop has seen the others leave
         writer.write(ASKS)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             await reader.readuntil(b"small")
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
@@ -194,7 +194,7 @@ async def test_garbage_gets_400_and_no_line_in_the_log(port: int, caplog: pytest
 async def test_another_protocol_is_not_spoken(port: int) -> None:
     async with connected(port) as (reader, writer):
         writer.write(ASKS.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"))
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await reader.readuntil(b"small")).startswith(b"HTTP/1.1 200 ")
 
 
@@ -206,14 +206,14 @@ async def test_of_too_many_connections_the_one_that_asks_nothing_goes(
     half = b"POST /takes HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc"
     async with connected(port) as (busy, ask), connected(port) as (silent, _), connected(port) as (halfway, begin):
         ask.write(stays)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             await busy.readuntil(b"\r\n\r\n")
         begin.write(half)
         async with AsyncExitStack() as newcomers:
             for gone in (silent, halfway):
                 reader, writer = await newcomers.enter_async_context(connected(port))
                 writer.write(stays)
-                async with asyncio.timeout(LIMIT_S):
+                async with asyncio.timeout(PATIENCE_S):
                     await reader.readuntil(b"\r\n\r\n")
                 assert await everything(gone) == b""
         assert not busy.at_eof()
@@ -223,7 +223,7 @@ async def test_where_all_ask_something_a_newcomer_is_closed(port: int, monkeypat
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 1)
     async with connected(port) as (busy, ask):
         ask.write(ASKS.replace(b"small", b"waits"))
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             await busy.readuntil(b"\r\n\r\n")
         async with connected(port) as (reader, _):
             assert await everything(reader) == b""
@@ -233,7 +233,7 @@ async def test_where_all_ask_something_a_newcomer_is_closed(port: int, monkeypat
 async def test_few_requests_may_be_sent_ahead(port: int) -> None:
     async with connected(port) as (reader, writer):
         writer.write(ASKS * (connections.MOST_PIPELINED + 1))
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             for _ in range(connections.MOST_PIPELINED + 1):
                 await reader.readuntil(b"small")
     async with connected(port) as (reader, writer):
@@ -245,7 +245,7 @@ async def test_beyond_so_many_a_second_requests_wait_their_turn(port: int, monke
     monkeypatch.setattr(connections, "REQUESTS_AT_ONCE", 1)
     async with connected(port) as (reader, writer):
         writer.write(ASKS * 3)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             for _ in range(3):
                 await reader.readuntil(b"small")
 
@@ -316,7 +316,7 @@ async def test_one_address_may_not_have_all(port: int, monkeypatch: pytest.Monke
     async with connected(port) as (reader, writer), connected(port) as (reader_too, writer_too):
         writer.write(ASKS)  # this machine may
         writer_too.write(ASKS)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             await reader.readuntil(b"small")
             await reader_too.readuntil(b"small")
         monkeypatch.setattr(connections, "is_loopback", lambda host: False)
@@ -347,7 +347,9 @@ async def test_answers_that_nobody_takes_are_bounded_together(port: int, monkeyp
 
 async def closed_by_the_other_side(writer: asyncio.StreamWriter) -> None:
     """Wait until a socket that is not read from was reset: then a write to it fails."""
-    async with asyncio.timeout(LIMIT_S):
-        while not writer.transport.is_closing():
-            writer.write(b"x")
-            await asyncio.sleep(0.01)
+
+    def is_closed() -> bool:
+        writer.write(b"x")
+        return writer.transport.is_closing()
+
+    await until(is_closed)

@@ -16,12 +16,11 @@ from tests.console.scene import Console, Scene
 from tests.console.test_session import PASSWORD as PASSWORD
 from tests.console.test_session import Locked, basic
 from tests.console.test_session import locked as locked
+from tests.waiting import PATIENCE_S, turns, until
 
 from lmwarden.console import events, server
 from lmwarden.console.app import make_app
 from lmwarden.console.server import ConsoleServer
-
-LIMIT_S = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +37,7 @@ class Stream:
 
     async def block(self) -> str:
         """Up to the next empty line."""
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             return (await self.response.content.readuntil(b"\n\n")).decode()
 
     async def message(self) -> Any:
@@ -54,7 +53,7 @@ class Stream:
                 return message
 
     async def ends(self) -> None:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while await self.response.content.readany():
                 pass
 
@@ -86,7 +85,7 @@ async def test_the_same_once(console: Console) -> None:
 
 
 async def test_twenty_viewers_share_one_message(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         async with stream(console) as first:
             before = await first.block()
             for _ in range(19):
@@ -110,7 +109,7 @@ async def test_a_slow_viewer_skips_and_holds_up_nobody() -> None:
                     await quick.until(number)
 
             def read_to_last() -> int:
-                slow.settimeout(LIMIT_S)
+                slow.settimeout(PATIENCE_S)
                 text = b""
                 while b'"in_flight":%d,' % messages not in text:
                     text += slow.recv(1 << 20)
@@ -140,7 +139,7 @@ async def test_nothing_is_built_while_nobody_looks() -> None:
         count = built
         for _ in range(20):
             scene.refresh()
-            await asyncio.sleep(0.01)
+            await turns()
         assert built == count
 
 
@@ -177,7 +176,7 @@ async def test_viewers_are_bounded(console: Console, monkeypatch: pytest.MonkeyP
         async with console.session.get(f"{console.url}/api/events") as refused:
             assert (refused.status, refused.headers["Retry-After"]) == (503, "5")
     # Who goes makes room, as soon as the server noticed.
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             async with console.session.get(console.url + "/api/events") as response:
                 if response.status == 200:
@@ -236,10 +235,12 @@ async def test_a_peer_that_reads_nothing_is_dropped_by_the_kernel(monkeypatch: p
             asleep.connect(listener.getsockname())
             asleep.sendall(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
             viewers: set[int] = set()
-            async with asyncio.timeout(LIMIT_S):
-                while viewers != {0, 1} or app.state.events.viewers:
-                    scene.refresh()
-                    viewers.add(app.state.events.viewers)
-                    await asyncio.sleep(0.02)
+
+            def came_and_went() -> bool:
+                scene.refresh()
+                viewers.add(app.state.events.viewers)
+                return viewers == {0, 1} and not app.state.events.viewers
+
+            await until(came_and_went)
         await console_server.stop()
         await scene.control.close()

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -237,6 +238,30 @@ def test_recording_alone_compares_nothing(tmp_path: Path) -> None:
 # -- in the gateway
 
 CHAT = b'{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":%d,"completion_tokens":5,%s}}'
+
+
+def test_whoever_wakes_late_leaves_the_data_loop_alone_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It wakes late where the loop is busy, and early again when the loop has caught up."""
+    watch, now = PrefixWatch(SECRET), 0.0
+    late_s = iter((0.0, 0.005, 0.005, 0.0, 0.0))
+    pauses: list[float] = []
+
+    def wait(pause_s: float) -> bool:
+        nonlocal now
+        pauses.append(pause_s)
+        now += pause_s + next(late_s)
+        return False
+
+    monkeypatch.setattr(prefix_watch, "time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(watch, "_stopping", SimpleNamespace(wait=wait))
+    for _ in range(5):
+        watch._breathe()
+        now += prefix_watch._WORK_S
+    usual = prefix_watch._BREATH_S
+    assert pauses == [usual, usual, pytest.approx(0.02), pytest.approx(0.02), usual]
+    now -= prefix_watch._WORK_S / 2
+    watch._breathe()
+    assert len(pauses) == 5, "it goes on working as long as it may"
 
 
 def looked_at(watch: PrefixWatch, prompt: int, cached: int) -> Act:

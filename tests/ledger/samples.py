@@ -8,7 +8,7 @@ from typing import Any
 from lmwarden.config import StorageConfig
 from lmwarden.types import CandidateScore, Decision, Home, HomeChanges, Outcome, ReplicaId, RequestRecord
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 """Longer than anything takes on a busy machine."""
 
 

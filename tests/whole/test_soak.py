@@ -12,7 +12,7 @@ from benchmarks.soaking.table import table
 
 
 async def test_a_short_day_leaves_nothing_behind(tmp_path: Path) -> None:
-    options = soak.parser().parse_args(["--requests", "20000", "--restarts", "2", "--agents", "32"])
+    options = soak.parser().parse_args(["--requests", "10000", "--restarts", "2", "--agents", "32"])
     found = await soak.run(options, tmp_path, lambda line: None)
     assert len(found) > 15
     assert not [check for check in found if not check.passed and not check.timing], "\n" + table(found)
