@@ -116,11 +116,9 @@ async def test_the_second_signal_cuts_streams(daemon: Daemon) -> None:
     assert await daemon.ended() == 0
 
 
-async def test_a_signal_ends_the_wait_for_an_engine(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+async def test_a_signal_ends_the_wait_for_an_engine(tmp_path: Path, dead_port: int) -> None:
     process = await command(
-        "serve", "--engine", f"http://127.0.0.1:{port}", "--port", "0", "--console-port", "0",
+        "serve", "--engine", f"http://127.0.0.1:{dead_port}", "--port", "0", "--console-port", "0",
         "--data-dir", str(tmp_path),
     )  # fmt: skip
     waiting = Daemon(process)

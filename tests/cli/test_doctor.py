@@ -145,9 +145,8 @@ async def test_json(console: MadeUp, capsys: pytest.CaptureFixture[str]) -> None
     assert set(found) == {"code", "level", "text", "what_to_do", "model", "engine", "params"}
 
 
-async def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+async def test_nobody_there(dead_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"http://127.0.0.1:{dead_port}"
     assert await run("--url", url) == 2
     assert capsys.readouterr().err == (
         f"lmwarden: --url: {url} cannot be reached (Connection refused); is the warden running?\n"

@@ -12,23 +12,18 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from tests.waiting import PATIENCE_S
 
 import lmwarden
 from lmwarden.bench.errors import BenchError
-from lmwarden.cli.engine_process import simulated_engine
+from lmwarden.cli.engine_process import ChildEngine, simulated_engine
 
 
-def children() -> list[int]:
-    """Process ids of this process's children."""
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
-
-
-async def pid_of(url: str) -> int:
-    """The engine's process id, once it answers."""
-    (pid,) = children()
-    async with aiohttp.ClientSession() as http, http.get(f"{url}/health") as response:
+async def pid_of(engine: ChildEngine) -> int:
+    """Its process id, once it answers."""
+    async with aiohttp.ClientSession() as http, http.get(f"{engine.url}/health") as response:
         assert response.status == 200
-    return pid
+    return engine.process.pid
 
 
 def gone(pid: int) -> bool:
@@ -37,7 +32,7 @@ def gone(pid: int) -> bool:
 
 async def test_it_serves_and_is_gone_afterwards() -> None:
     async with simulated_engine(["--replicas", "2", "--speed", "50"]) as engine:
-        pid = await pid_of(engine.url)
+        pid = await pid_of(engine)
     assert gone(pid)
 
 
@@ -53,7 +48,7 @@ async def test_it_is_gone_when_the_block_is_cancelled() -> None:
 
     async def run() -> None:
         async with simulated_engine([]) as engine:
-            pids.append(await pid_of(engine.url))
+            pids.append(await pid_of(engine))
             entered.set()
             await asyncio.Event().wait()
 
@@ -92,6 +87,6 @@ def test_it_does_not_outlive_a_killed_parent() -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    readable, _, _ = select.select([watch], [], [], 20)
+    readable, _, _ = select.select([watch], [], [], PATIENCE_S)
     os.close(watch)
     assert readable, "the child outlived its parent"

@@ -8,6 +8,7 @@ import aiohttp
 import msgspec
 import pytest
 from tests.engine.fake_vllm import CHAT, FakeVllm, Served, fake_vllm
+from tests.waiting import PATIENCE_S
 
 from lmwarden.engine import client as client_module
 from lmwarden.engine.client import (
@@ -28,7 +29,7 @@ async def engine() -> AsyncIterator[FakeVllm]:
 @pytest.fixture
 async def client(engine: FakeVllm) -> AsyncIterator[EngineClient]:
     async with aiohttp.ClientSession() as session:
-        yield EngineClient(engine.endpoint(), session, timeout_s=5.0)
+        yield EngineClient(engine.endpoint(), session, timeout_s=PATIENCE_S)
 
 
 async def test_a_healthy_engine(engine: FakeVllm, client: EngineClient) -> None:
@@ -51,9 +52,9 @@ async def test_a_host_that_is_none_and_a_port_without_tls(engine: FakeVllm) -> N
     plain = msgspec.structs.replace(engine.endpoint(), tls=True)
     async with aiohttp.ClientSession() as session:
         with pytest.raises(EngineRefusedError, match="no such host"):
-            await EngineClient(nowhere, session, timeout_s=20.0).health()
+            await EngineClient(nowhere, session, timeout_s=PATIENCE_S).health()
         with pytest.raises(EngineUnwellError, match="TLS handshake"):
-            await EngineClient(plain, session, timeout_s=20.0).health()
+            await EngineClient(plain, session, timeout_s=PATIENCE_S).health()
 
 
 async def test_silence(engine: FakeVllm) -> None:
@@ -148,8 +149,8 @@ async def test_without_a_health_page_the_models_tell_and_that_is_remembered(
 
 async def test_a_request_of_our_own_carries_key_and_rank(engine: FakeVllm, client: EngineClient) -> None:
     engine.served = Served(ranks=2)
-    status, answer = await client.generate(CHAT, b'{"messages":[{"content":"x"}]}', rank=1, timeout_s=5.0)
+    status, answer = await client.generate(CHAT, b'{"messages":[{"content":"x"}]}', rank=1, timeout_s=PATIENCE_S)
     assert (status, b"usage" in answer) == (200, True)
-    await client.generate(CHAT, b'{"messages":[{"content":"x"}]}', rank=None, timeout_s=5.0)
+    await client.generate(CHAT, b'{"messages":[{"content":"x"}]}', rank=None, timeout_s=PATIENCE_S)
     assert engine.posts == [(CHAT, "1"), (CHAT, None)]
     assert engine.authorizations == {"Bearer sk-e"}

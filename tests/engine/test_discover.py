@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 from tests.engine.fake_vllm import FakeVllm, fake_vllm, page
+from tests.waiting import PATIENCE_S
 
 from lmwarden.config import ConfigError
 from lmwarden.engine.client import EngineClient, EngineSilentError, EngineUnwellError
@@ -21,7 +22,7 @@ async def engine() -> AsyncIterator[FakeVllm]:
 
 async def ask(engine: FakeVllm, model: str | None = None, data_parallel_size: int | None = None) -> EngineFacts:
     async with aiohttp.ClientSession() as session:
-        client = EngineClient(engine.endpoint(), session, timeout_s=5.0)
+        client = EngineClient(engine.endpoint(), session, timeout_s=PATIENCE_S)
         return await discover(client, model=model, data_parallel_size=data_parallel_size)
 
 

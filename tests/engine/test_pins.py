@@ -73,7 +73,7 @@ class Scene:
         self.details: list[bool] = []
         self._heard = asyncio.Event()
         endpoint = engine.endpoint(len(served.prompt_tokens))
-        self.client = EngineClient(endpoint, session, timeout_s=5.0)
+        self.client = EngineClient(endpoint, session, timeout_s=PATIENCE_S)
         self.test = PinTest(
             endpoint, self.client, report=self._report, report_details=self._report_details, times=times
         )

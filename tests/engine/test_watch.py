@@ -540,7 +540,7 @@ async def test_what_the_operator_said_holds_before_an_engine_answers() -> None:
         recorder = Recorder()
         watch = EngineWatch(
             engine.endpoint(ranks=1),
-            EngineClient(engine.endpoint(ranks=1), session, timeout_s=20.0),
+            EngineClient(engine.endpoint(ranks=1), session, timeout_s=PATIENCE_S),
             recorder,
             settings=watch_settings(),
             clock=lambda: 0.0,

@@ -300,7 +300,7 @@ async def test_a_refused_request_with_a_large_body_gets_its_answer(make_scene: S
         request = post("/v1/messages", BODY % (b"x" * 5_000_000), key=b"wrong")
         sending = asyncio.create_task(client.send(request))
         assert (await client.response()).status == 401
-        await asyncio.wait([sending], timeout=3)
+        await until(sending.done)
         client.leave()
         await asyncio.gather(sending, return_exceptions=True)
 

@@ -43,12 +43,17 @@ def ending(engine: StubEngine, first: bytes = b"", *, reset: bool = False, liste
     return act
 
 
-async def suspected(scene: Scene) -> None:
-    """Wait until the first engine was sent a request, closed its connection and has taken the probe's."""
+async def suspicious(scene: Scene) -> Client:
+    """Ask, and wait until the first engine has closed the connection, and has taken the probe's."""
+    scene.router.retry_at = ReplicaId("e1", 0)
+    scene.engine.script.append(ending(scene.engine, listening=True))
+    client = await scene.connect()
+    await client.send(ASK)
     await until(
         lambda: scene.engine.connections == 2 and any(exchange._suspicious for exchange in scene.gateway.exchanges),
         lambda: "no exchange became suspicious",
     )
+    return client
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -80,11 +85,7 @@ async def test_closed_but_somebody_listens_is_502_and_not_sent_again(make_scene:
 
 async def test_a_listener_that_outlives_our_process_does_not_hide_its_end(make_scene: SceneMaker) -> None:
     async with make_scene(engines=2, verdict_s=30, sweep_s=0.01) as scene:
-        scene.router.retry_at = ReplicaId("e1", 0)
-        scene.engine.script.append(ending(scene.engine, listening=True))
-        client = await scene.connect()
-        await client.send(ASK)
-        await suspected(scene)
+        client = await suspicious(scene)
         await scene.sweeps(5)
         assert scene.engines[1].seen == []
         scene.gateway.engine_lost("m", "e1")  # not its engine
@@ -98,11 +99,7 @@ async def test_a_listener_that_outlives_our_process_does_not_hide_its_end(make_s
 async def test_a_listener_that_closes_a_moment_later_is_noticed(make_scene: SceneMaker) -> None:
     """A dying process closes its connections first."""
     async with make_scene(engines=2, verdict_s=30) as scene:
-        scene.router.retry_at = ReplicaId("e1", 0)
-        scene.engine.script.append(ending(scene.engine, listening=True))
-        client = await scene.connect()
-        await client.send(ASK)
-        await suspected(scene)
+        client = await suspicious(scene)
         await scene.engine.stop()
         response = await client.response()
         assert (response.status, response.header("X-LMWarden-Replica")) == (200, "e1/0")
@@ -148,11 +145,7 @@ async def test_the_word_first_and_the_reset_after_it_is_one_retry(make_scene: Sc
 async def test_nobody_waits_for_a_verdict_any_more(make_scene: SceneMaker, leave: bool) -> None:
     """The client leaves, or the gateway stops."""
     async with make_scene(engines=2, verdict_s=30) as scene:
-        scene.router.retry_at = ReplicaId("e1", 0)
-        scene.engine.script.append(ending(scene.engine, listening=True))
-        client = await scene.connect()
-        await client.send(ASK)
-        await suspected(scene)
+        client = await suspicious(scene)
         if leave:
             client.leave()
         else:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-from tests.ledger.samples import LIMIT_S, record, settings
+from tests.ledger.samples import LIMIT_S, record
 
 from lmwarden.ledger import conversations
 from lmwarden.ledger.conversations import Breaker, breakers, children, cost, summaries, turns
@@ -15,14 +12,6 @@ from lmwarden.ledger.ledger import Ledger
 from lmwarden.types import Decision, PrefixChange
 
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    made = Ledger(tmp_path, settings())
-    made.start()
-    yield made
-    made.stop()
 
 
 def write(ledger: Ledger, *rows: dict[str, Any]) -> None:

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-from tests.ledger.samples import LIMIT_S, record, settings
+from tests.ledger.samples import LIMIT_S, record
 
 from lmwarden.ledger import key_use as module
 from lmwarden.ledger.key_use import KeyUse, first_request_after, key_use
 from lmwarden.ledger.ledger import Ledger
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    ledger = Ledger(tmp_path, settings())
-    ledger.start()
-    yield ledger
-    ledger.stop()
 
 
 def test_the_sums_of_each_key(ledger: Ledger) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,6 @@ from lmwarden.ledger.ledger import FILE, Ledger
 from lmwarden.ledger.retention import HOME_KEPT_S
 from lmwarden.routing.conversations import DORMANT_S
 from lmwarden.types import HomeChanges, Outcome, PrefixChange
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    made = Ledger(tmp_path, settings())
-    made.start()
-    yield made
-    made.stop()
 
 
 def test_rows_come_back_as_they_went_in_newest_first(ledger: Ledger) -> None:
@@ -430,6 +421,25 @@ class TestWhatNoDiskWouldTake:
         assert (ledger.dropped_rows, ledger.written_rows, ledger.trouble) == (2, 38, None)
         assert len(ledger.load_homes("m", 0.0)) == 1
         ledger.stop()
+
+    def test_it_is_found_by_halves(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One by one the rows of a busy host would come faster than they go."""
+        commits, commit = 0, Ledger._commit_rows
+
+        def count(self: Ledger, connection: sqlite3.Connection) -> None:
+            nonlocal commits
+            commits += 1
+            commit(self, connection)
+
+        monkeypatch.setattr(Ledger, "_commit_rows", count)
+        ledger = Ledger(tmp_path, settings())
+        for number in range(2000):
+            ledger.record(record(status=number, **({"key_name": "\ud800"} if number == 1234 else {})))
+        ledger.start()
+        assert ledger.flush(LIMIT_S)
+        ledger.stop()
+        assert (ledger.dropped_rows, ledger.written_rows) == (1, 1999)
+        assert commits < 100
 
     def test_nor_does_a_home_take_rows_with_it(self, tmp_path: Path) -> None:
         ledger = Ledger(tmp_path, settings())

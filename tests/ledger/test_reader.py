@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.ledger.samples import LIMIT_S, record, settings
+from tests.ledger.samples import LIMIT_S, record
 
 from lmwarden.ledger import schema
 from lmwarden.ledger.ledger import FILE, Ledger
@@ -17,14 +16,6 @@ from lmwarden.ledger.reader import Reader
 
 def count(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT count(*) FROM requests").fetchone()[0])
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    made = Ledger(tmp_path, settings())
-    made.start()
-    yield made
-    made.stop()
 
 
 def write(ledger: Ledger, rows: int) -> None:

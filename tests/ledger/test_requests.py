@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ledger.samples import LIMIT_S, record, settings
+from tests.ledger.samples import LIMIT_S, record
 
 from lmwarden.ledger.ledger import Ledger
 from lmwarden.ledger.requests import LEFT, NEWEST, REFUSED, Mark, RequestFilter, latest
 from lmwarden.types import Decision, Outcome
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    made = Ledger(tmp_path, settings())
-    made.start()
-    yield made
-    made.stop()
 
 
 def statuses(ledger: Ledger, limit: int = 100, before: int | None = None, **wanted: Any) -> list[int]:

@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.whole.launched import addresses
+from tests.whole.launched import addresses, select
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
@@ -96,10 +95,7 @@ class WardenProcess:
 
     def ledger(self) -> list[dict[str, Any]]:
         """All rows, oldest first."""
-        path = self.data_dir / "ledger.sqlite3"
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-            connection.row_factory = sqlite3.Row
-            return [dict(row) for row in connection.execute("SELECT * FROM requests ORDER BY id")]
+        return select(self.data_dir / "ledger.sqlite3", "SELECT * FROM requests ORDER BY id")
 
     def stop(self) -> int:
         """SIGTERM, as an operator's service manager does; the exit status."""

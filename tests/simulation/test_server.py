@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.waiting import PATIENCE_S
+from tests.waiting import until
 
 import lmwarden
 from lmwarden.simulation.options import SimulatedEngineOptions
@@ -64,9 +64,11 @@ class Client:
 
     async def until(self, name: str, values: list[float]) -> None:
         """Ask again until the metric has these values."""
-        async with asyncio.timeout(PATIENCE_S):
-            while await self.metric(name) != values:
-                pass
+
+        async def has() -> bool:
+            return await self.metric(name) == values
+
+        await until(has)
 
 
 @contextlib.asynccontextmanager

@@ -183,17 +183,16 @@ max_num_seqs = 32
 
     def rows(self) -> list[dict[str, Any]]:
         """The ledger's request rows, oldest first."""
-        return self._select("SELECT * FROM requests ORDER BY id")
+        return select(self.ledger, "SELECT * FROM requests ORDER BY id")
 
     def homes(self) -> int:
         """How many homes are on disk, which they are 200 ms after they were bound: what a kill finds may be lost."""
-        return len(self._select("SELECT conversation FROM homes"))
+        return len(select(self.ledger, "SELECT conversation FROM homes"))
 
-    def _select(self, query: str) -> list[dict[str, Any]]:
-        path = self.folder / "data" / "ledger.sqlite3"
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-            connection.row_factory = sqlite3.Row
-            return [dict(row) for row in connection.execute(query)]
+    @property
+    def ledger(self) -> Path:
+        """The ledger's file."""
+        return self.folder / "data" / "ledger.sqlite3"
 
     async def all_ready(self) -> None:
         """Wait until every replica is ready."""
@@ -215,3 +214,10 @@ def addresses(log: Path) -> tuple[str, str] | None:
             said = json.loads(line)
             return said["clients"], said["console"]
     return None
+
+
+def select(ledger: Path, query: str) -> list[dict[str, Any]]:
+    """Rows of a ledger's file, which its warden may be writing to."""
+    with closing(sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True)) as connection:
+        connection.row_factory = sqlite3.Row
+        return [dict(row) for row in connection.execute(query)]
