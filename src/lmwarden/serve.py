@@ -13,8 +13,8 @@ as they are ready. Stop is the reverse: new requests are refused and open stream
 launched engines are ended or left (``on_exit``), then the watches, the console and the ledger end. A start that fails
 ends no engine.
 
-Homes are written down as they change, four times a second, so that a warden that is killed at any moment has lost at
-most the last fraction of a second of them.
+Homes are written down as they change, twice a second, so that a warden that is killed at any moment has lost at most
+the last half second of them.
 
 Under ``speed`` X the clock runs X times as fast as the wall clock: router, scrapes and snapshots are then in
 modelled seconds, while the gateway's own time limits stay real.
@@ -58,7 +58,7 @@ log = structlog.get_logger("lmwarden")
 
 KEYS_INTERVAL_S = 1.0
 """Real seconds between two looks whether the file of keys changed."""
-HOMES_INTERVAL_S = 0.25
+HOMES_INTERVAL_S = 0.5
 """Real seconds between two looks for homes that changed; the ledger writes what it gets at once, and every write of its
 own costs as many pages again."""
 

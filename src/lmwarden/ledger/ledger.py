@@ -46,12 +46,11 @@ FILE = "ledger.sqlite3"
 MOST_WAITING_HOMES = 400_000
 """While the disk refuses: twice the conversations that a router keeps by default, about 100 MB."""
 _MOST_WAITING_SETTINGS = 10_000
-_PAUSE_S = 0.25
+_PAUSE_S = 0.5
 """Between two looks of the writer: what a reader sees is at most so old."""
 _BATCH_ROWS = 2000
-_ROWS_AT_ONCE = schema.ROWS_AT_ONCE[0]
-"""So many are made ready, which holds the interpreter's lock for a third of a millisecond, and then written, which does
-not."""
+_ROWS_AT_ONCE = schema.ROWS_AT_ONCE[-1]
+"""So many are made ready, which holds the interpreter's lock, and then written, which does not."""
 _BUSY_TIMEOUT_S = 2.0
 _NOTICE_S = 3600.0
 """For so long ``trouble`` tells that a damaged file was moved aside."""
@@ -71,6 +70,10 @@ class Ledger:
         self._settings = settings
         self._queue: deque[RequestRecord] = deque()
         self._batch: list[RequestRecord] = []
+        self._most_rows = _BATCH_ROWS
+        """Of one transaction: fewer while something is sought that no disk would take."""
+        self._apart = False
+        """While it is sought, rows are written without homes and settings; when all rows go, those without rows."""
         self._homes: Latest[tuple[str, ConversationKey], tuple[Home, float] | None] = Latest(MOST_WAITING_HOMES)
         """By model and conversation: the home and what turns its clock into Unix time; None: forgotten."""
         self._changes: Latest[tuple[str, str], tuple[SettingValue, SettingValue]] = Latest(_MOST_WAITING_SETTINGS)
@@ -253,7 +256,7 @@ class Ledger:
         self._disconnect()
 
     def _write_all(self) -> None:
-        """Write until nothing waits or the file refuses; then there is time to forget."""
+        """Write what waits, unless the file refuses; then there is time to forget."""
         if self._write_what_waits():
             self._tried.set()
             self._forget()
@@ -263,15 +266,22 @@ class Ledger:
 
     def _write_what_waits(self) -> bool:
         self._history.take_views()
-        while self._has_work():
-            while self._queue and len(self._batch) < _BATCH_ROWS:
+        rows = self._accepted_rows
+        # Rows that come meanwhile wait for the next look: a transaction costs as much for ten rows as for hundreds.
+        while self._has_work(rows):
+            most_rows = 0 if self._apart and not self._seeks_row else self._most_rows
+            while self._queue and len(self._batch) < most_rows:
                 self._batch.append(self._queue.popleft())
             if not self._write_batch():
                 return False
         return True
 
-    def _has_work(self) -> bool:
-        waits = bool(self._queue or self._batch or len(self._homes) or len(self._changes))
+    @property
+    def _seeks_row(self) -> bool:
+        return self._most_rows < _BATCH_ROWS
+
+    def _has_work(self, rows: int) -> bool:
+        waits = self._settled_rows < rows or bool(len(self._homes) or len(self._changes))
         waits = waits or self._history.due(time.time())
         return waits or self._connection is None or self._damage is not None
 
@@ -285,15 +295,20 @@ class Ledger:
                 damage, self._damage = self._damage, None
                 if not schema.is_sound(self._connection):
                     raise damage
-            self._commit(self._connection)
+            if self._seeks_row:
+                self._commit_rows(self._connection)
+            else:
+                self._commit(self._connection)
+                self._homes.written()
+                self._changes.written()
+                self._apart = False
         except Exception as error:
             return self._recover(error) if file.is_trouble(error) else self._throw_away(error)
+        self._most_rows = min(_BATCH_ROWS, 2 * self._most_rows)
         self.written_rows += len(self._batch)
         self._retention.wrote(len(self._batch))
         self._settled_rows += len(self._batch)
         self._batch.clear()
-        self._homes.written()
-        self._changes.written()
         if self._trouble is not None:
             log.info("ledger writes again", dropped_rows=self.dropped_rows)
             self._trouble = None
@@ -312,37 +327,59 @@ class Ledger:
         changed = [schema.to_setting_row(*key, *values) for key, values in changes.items() if values[0] != values[1]]
         undone = [key for key, values in changes.items() if values[0] == values[1]]
         connection.execute("BEGIN IMMEDIATE")
+        self._insert_rows(connection)
+        history_is_due = self._history.due(now)
+        if history_is_due:
+            self._history.write(connection, now)
+        for model, keys in forgotten.items():
+            schema.write_all(connection, schema.FORGET_HOMES, keys, of=(model,))
+        schema.write_all(connection, schema.SAVE_HOME, kept)
+        if changes:
+            connection.executemany(schema.FORGET_SETTING, undone)
+            connection.executemany(schema.SAVE_SETTING, changed)
+        connection.execute("COMMIT")
+        if history_is_due:
+            self._history.written()
+
+    def _commit_rows(self, connection: sqlite3.Connection) -> None:
+        """Write nothing else."""
+        connection.execute("BEGIN IMMEDIATE")
+        self._insert_rows(connection)
+        connection.execute("COMMIT")
+
+    def _insert_rows(self, connection: sqlite3.Connection) -> None:
         for begin in range(0, len(self._batch), _ROWS_AT_ONCE):
             some = self._batch[begin : begin + _ROWS_AT_ONCE]
             schema.write_all(connection, schema.INSERT, [schema.to_row(record) for record in some])
         if self._batch:
             self._history.wrote_rows()
-        history_is_due = self._history.due(now)
-        if history_is_due:
-            self._history.write(connection, now)
-        for model, keys in forgotten.items():
-            schema.write_all(connection, schema.FORGET_HOME, keys, of=(model,))
-        schema.write_all(connection, schema.SAVE_HOME, kept)
-        connection.executemany(schema.FORGET_SETTING, undone)
-        connection.executemany(schema.SAVE_SETTING, changed)
-        connection.execute("COMMIT")
-        if history_is_due:
-            self._history.written()
 
     def _throw_away(self, error: Exception) -> bool:
-        """No disk would take it: lose the rows, or where it was not they, the homes. Returns whether to go on."""
-        log.error("ledger cannot write what no disk would take; it is lost", rows=len(self._batch), exc_info=error)
+        """Something of what waits no disk would take: find it and lose it. Returns whether to go on."""
         self._disconnect()
-        if self._batch:
-            self.dropped_rows += len(self._batch)
-            self._settled_rows += len(self._batch)
+        rows = len(self._batch)
+        if rows and not (self._seeks_row and rows == 1):
+            self._queue.extendleft(reversed(self._batch))
             self._batch.clear()
-        elif len(self._homes) or len(self._changes):
-            self._homes.written()
-            self._changes.written()
-        else:
+            self._most_rows, self._apart = max(1, rows // 2), True
+            return True
+        if not (rows or len(self._homes) or len(self._changes)):
             self._trouble = str(error)
             return False
+        # Its kind alone: the text of the error may be that of a value.
+        log.error(
+            "ledger cannot write what no disk would take; it is lost",
+            rows=rows, homes=0 if rows else len(self._homes), settings=0 if rows else len(self._changes),
+            reason=type(error).__name__,
+        )  # fmt: skip
+        if rows:
+            self.dropped_rows += 1
+            self._settled_rows += 1
+            self._batch.clear()
+        else:
+            self._homes.written()
+            self._changes.written()
+            self._apart = False
         return True
 
     def _recover(self, error: Exception) -> bool:

@@ -87,13 +87,13 @@ _WORDS = tuple(FIELDS.index(name) for name in ("decision", "outcome", "prefix_ch
 _REASON, _CANDIDATES = FIELDS.index("finish_reason"), FIELDS.index("candidates")
 _candidates = msgspec.json.Decoder(tuple[CandidateScore, ...])
 
-ROWS_AT_ONCE = (128, 16, 1)
-"""Rows of one statement, as ``write_all`` cuts them. Every statement gives up the interpreter's lock and has to get it
-back from a busy data loop, which takes far longer than the row: with one statement per row a warden at 2,200 requests/s
-wrote 900 (docs/measurements.md)."""
+ROWS_AT_ONCE = (1, 16, 256)
+"""Rows of one statement, as ``write_all`` cuts them. A statement gives up the interpreter's lock half a dozen times,
+and a data loop that is busy gives it back after a whole switch interval: with one statement per row a warden at 2,200
+requests/s wrote 900 rows (docs/measurements.md). With 256 the lock is held for about a millisecond."""
 
-INSERT = f"INSERT INTO requests ({', '.join(FIELDS)}) VALUES "
-"""For ``write_all``, as are the other two that end like this."""
+INSERT = f"INSERT INTO requests ({', '.join(FIELDS)}) SELECT * FROM ({{}}) LIMIT ?"
+"""For ``write_all``, as are the other two that have such a place for rows."""
 RECENT = f"SELECT {', '.join(FIELDS)} FROM requests ORDER BY id DESC LIMIT ?"
 FORGET_OLD = (
     "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE finished_at < ? ORDER BY finished_at LIMIT ?)"
@@ -105,8 +105,8 @@ FORGET_SURPLUS = (
 )
 """Of the rows beyond so many, the oldest so many."""
 
-SAVE_HOME = "INSERT OR REPLACE INTO homes VALUES "
-FORGET_HOME = "DELETE FROM homes WHERE model = ? AND conversation IN "
+SAVE_HOME = "INSERT OR REPLACE INTO homes SELECT * FROM ({}) LIMIT ?"
+FORGET_HOMES = "DELETE FROM homes WHERE model = ? AND conversation IN (SELECT * FROM ({}) LIMIT ?)"
 FORGET_OLD_HOMES = "DELETE FROM homes WHERE last_used <= ?"
 HOMES = (
     "SELECT conversation, replica, boot_id, context_tokens, last_used FROM homes"
@@ -181,26 +181,24 @@ def write_all(
 
     Args:
         connection: To the file.
-        statement: Whose last part are rows of values: one of those above.
+        statement: One of those above.
         rows: Equally long.
-        of: Values before them.
+        of: Values that the statement has before them.
 
     Raises:
         sqlite3.Error: the file does not take them.
     """
-    done = 0
-    for number in ROWS_AT_ONCE:
-        while len(rows) - done >= number:
-            some = rows[done : done + number]
-            connection.execute(statement + _places(len(some[0]), number, bool(of)), [*of, *chain.from_iterable(some)])
-            done += number
+    for begin in range(0, len(rows), ROWS_AT_ONCE[-1]):
+        some = rows[begin : begin + ROWS_AT_ONCE[-1]]
+        columns, places = len(some[0]), next(number for number in ROWS_AT_ONCE if number >= len(some))
+        unused = [None] * (columns * (places - len(some)))
+        values = [*of, *chain.from_iterable(some), *unused, len(some)]
+        connection.execute(_with_places(statement, columns, places), values)
 
 
 @lru_cache(maxsize=32)
-def _places(columns: int, rows: int, listed: bool) -> str:
-    """Placeholders: ``(?, ?), (?, ?)``, or as a list to be IN."""
-    places = ", ".join([f"({', '.join('?' * columns)})"] * rows)
-    return f"({places})" if listed else places
+def _with_places(statement: str, columns: int, rows: int) -> str:
+    return statement.format("VALUES " + ", ".join([f"({', '.join('?' * columns)})"] * rows))
 
 
 def to_row(record: RequestRecord) -> tuple[Any, ...]:
