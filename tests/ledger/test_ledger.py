@@ -424,14 +424,14 @@ class TestWhatNoDiskWouldTake:
 
     def test_it_is_found_by_halves(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """One by one the rows of a busy host would come faster than they go."""
-        commits, commit = 0, Ledger._commit_rows
+        commits, commit = 0, Ledger._commit
 
         def count(self: Ledger, connection: sqlite3.Connection) -> None:
             nonlocal commits
             commits += 1
             commit(self, connection)
 
-        monkeypatch.setattr(Ledger, "_commit_rows", count)
+        monkeypatch.setattr(Ledger, "_commit", count)
         ledger = Ledger(tmp_path, settings())
         for number in range(2000):
             ledger.record(record(status=number, **({"key_name": "\ud800"} if number == 1234 else {})))

@@ -31,6 +31,7 @@ import structlog
 
 from lmwarden.config import StorageConfig
 from lmwarden.ledger import file, schema
+from lmwarden.ledger.halves import Halves
 from lmwarden.ledger.history import History
 from lmwarden.ledger.history_sums import Views
 from lmwarden.ledger.history_writer import HistoryWriter
@@ -70,10 +71,7 @@ class Ledger:
         self._settings = settings
         self._queue: deque[RequestRecord] = deque()
         self._batch: list[RequestRecord] = []
-        self._most_rows = _BATCH_ROWS
-        """Of one transaction: fewer while something is sought that no disk would take."""
-        self._apart = False
-        """While it is sought, rows are written without homes and settings; when all rows go, those without rows."""
+        self._halves = Halves(_BATCH_ROWS)
         self._homes: Latest[tuple[str, ConversationKey], tuple[Home, float] | None] = Latest(MOST_WAITING_HOMES)
         """By model and conversation: the home and what turns its clock into Unix time; None: forgotten."""
         self._changes: Latest[tuple[str, str], tuple[SettingValue, SettingValue]] = Latest(_MOST_WAITING_SETTINGS)
@@ -269,16 +267,11 @@ class Ledger:
         rows = self._accepted_rows
         # Rows that come meanwhile wait for the next look: a transaction costs as much for ten rows as for hundreds.
         while self._has_work(rows):
-            most_rows = 0 if self._apart and not self._seeks_row else self._most_rows
-            while self._queue and len(self._batch) < most_rows:
+            while self._queue and len(self._batch) < self._halves.rows:
                 self._batch.append(self._queue.popleft())
             if not self._write_batch():
                 return False
         return True
-
-    @property
-    def _seeks_row(self) -> bool:
-        return self._most_rows < _BATCH_ROWS
 
     def _has_work(self, rows: int) -> bool:
         waits = self._settled_rows < rows or bool(len(self._homes) or len(self._changes))
@@ -295,16 +288,13 @@ class Ledger:
                 damage, self._damage = self._damage, None
                 if not schema.is_sound(self._connection):
                     raise damage
-            if self._seeks_row:
-                self._commit_rows(self._connection)
-            else:
-                self._commit(self._connection)
-                self._homes.written()
-                self._changes.written()
-                self._apart = False
+            self._commit(self._connection)
         except Exception as error:
             return self._recover(error) if file.is_trouble(error) else self._throw_away(error)
-        self._most_rows = min(_BATCH_ROWS, 2 * self._most_rows)
+        if not self._halves.rows_only:
+            self._homes.written()
+            self._changes.written()
+        self._halves.written()
         self.written_rows += len(self._batch)
         self._retention.wrote(len(self._batch))
         self._settled_rows += len(self._batch)
@@ -315,53 +305,34 @@ class Ledger:
         return True
 
     def _commit(self, connection: sqlite3.Connection) -> None:
-        """Write all that waits in one transaction."""
-        homes, changes, now = self._homes.take(), self._changes.take(), time.time()
+        """Write all that waits in one transaction; only rows, if something is sought that no disk would take."""
+        rows_only, now = self._halves.rows_only, time.time()
+        homes = {} if rows_only else self._homes.take()
+        changes = {} if rows_only else self._changes.take()
         if not (self._batch or homes or changes or self._history.due(now)):
             return
-        kept = [schema.to_home_row(model, *found) for (model, _), found in homes.items() if found is not None]
-        forgotten: dict[str, list[tuple[ConversationKey]]] = {}
-        for (model, key), found in homes.items():
-            if found is None:
-                forgotten.setdefault(model, []).append((key,))
-        changed = [schema.to_setting_row(*key, *values) for key, values in changes.items() if values[0] != values[1]]
-        undone = [key for key, values in changes.items() if values[0] == values[1]]
         connection.execute("BEGIN IMMEDIATE")
-        self._insert_rows(connection)
-        history_is_due = self._history.due(now)
-        if history_is_due:
-            self._history.write(connection, now)
-        for model, keys in forgotten.items():
-            schema.write_all(connection, schema.FORGET_HOMES, keys, of=(model,))
-        schema.write_all(connection, schema.SAVE_HOME, kept)
-        if changes:
-            connection.executemany(schema.FORGET_SETTING, undone)
-            connection.executemany(schema.SAVE_SETTING, changed)
-        connection.execute("COMMIT")
-        if history_is_due:
-            self._history.written()
-
-    def _commit_rows(self, connection: sqlite3.Connection) -> None:
-        """Write nothing else."""
-        connection.execute("BEGIN IMMEDIATE")
-        self._insert_rows(connection)
-        connection.execute("COMMIT")
-
-    def _insert_rows(self, connection: sqlite3.Connection) -> None:
         for begin in range(0, len(self._batch), _ROWS_AT_ONCE):
             some = self._batch[begin : begin + _ROWS_AT_ONCE]
             schema.write_all(connection, schema.INSERT, [schema.to_row(record) for record in some])
         if self._batch:
             self._history.wrote_rows()
+        history_is_due = not rows_only and self._history.due(now)
+        if history_is_due:
+            self._history.write(connection, now)
+        schema.write_homes(connection, homes)
+        schema.write_settings(connection, changes)
+        connection.execute("COMMIT")
+        if history_is_due:
+            self._history.written()
 
     def _throw_away(self, error: Exception) -> bool:
         """Something of what waits no disk would take: find it and lose it. Returns whether to go on."""
         self._disconnect()
         rows = len(self._batch)
-        if rows and not (self._seeks_row and rows == 1):
+        if not self._halves.refused(rows):
             self._queue.extendleft(reversed(self._batch))
             self._batch.clear()
-            self._most_rows, self._apart = max(1, rows // 2), True
             return True
         if not (rows or len(self._homes) or len(self._changes)):
             self._trouble = str(error)
@@ -379,7 +350,6 @@ class Ledger:
         else:
             self._homes.written()
             self._changes.written()
-            self._apart = False
         return True
 
     def _recover(self, error: Exception) -> bool:

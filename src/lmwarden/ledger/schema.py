@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeAlias
@@ -21,7 +21,16 @@ from typing import Any, TypeAlias
 import msgspec
 
 from lmwarden.ledger import history_tables
-from lmwarden.types import CandidateScore, Decision, Home, Outcome, PrefixChange, ReplicaId, RequestRecord
+from lmwarden.types import (
+    CandidateScore,
+    ConversationKey,
+    Decision,
+    Home,
+    Outcome,
+    PrefixChange,
+    ReplicaId,
+    RequestRecord,
+)
 
 SCHEMA_VERSION = 4
 EARLIER_VERSIONS = (0, 1, 2, 3)
@@ -262,6 +271,28 @@ def to_home_row(model: str, home: Home, wall_offset_s: float) -> tuple[Any, ...]
     )
 
 
+def write_homes(
+    connection: sqlite3.Connection, homes: Mapping[tuple[str, ConversationKey], tuple[Home, float] | None]
+) -> None:
+    """Write down what became of homes.
+
+    Args:
+        connection: To the file.
+        homes: By model and conversation: the home and what turns its clock into Unix time; None: forgotten.
+
+    Raises:
+        sqlite3.Error: the file does not take them.
+    """
+    forgotten: dict[str, list[tuple[ConversationKey]]] = {}
+    for (model, key), found in homes.items():
+        if found is None:
+            forgotten.setdefault(model, []).append((key,))
+    for model, keys in forgotten.items():
+        write_all(connection, FORGET_HOMES, keys, of=(model,))
+    kept = [to_home_row(model, *found) for (model, _), found in homes.items() if found is not None]
+    write_all(connection, SAVE_HOME, kept)
+
+
 def from_home_rows(rows: Iterable[tuple[Any, ...]], wall_offset_s: float) -> list[Home]:
     """The homes of rows, on a clock that ``wall_offset_s`` turns into Unix time; a row that is none is left out."""
     replicas: dict[str, ReplicaId | None] = {}  # few, and there may be 200,000 homes before we can serve
@@ -293,6 +324,22 @@ def _replica(text: str) -> ReplicaId | None:
 def to_setting_row(model: str, key: str, value: SettingValue, configured: SettingValue) -> tuple[str, str, str, str]:
     """A changed setting's values in the order of the columns."""
     return (model, key, json.dumps(value), json.dumps(configured))
+
+
+def write_settings(
+    connection: sqlite3.Connection, changes: Mapping[tuple[str, str], tuple[SettingValue, SettingValue]]
+) -> None:
+    """Write down settings: by model and key the value and what the configuration file says. Where that is the same,
+    what was written before is forgotten.
+
+    Raises:
+        sqlite3.Error: the file does not take them.
+    """
+    for key, values in changes.items():
+        if values[0] == values[1]:
+            connection.execute(FORGET_SETTING, key)
+        else:
+            connection.execute(SAVE_SETTING, to_setting_row(*key, *values))
 
 
 def from_setting_rows(rows: Iterable[tuple[Any, ...]]) -> dict[str, tuple[SettingValue, SettingValue]]:
