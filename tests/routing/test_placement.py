@@ -239,6 +239,17 @@ class TestKin:
         kin = driver.router._decider.kin
         assert len(kin._by_opening) == len(kin._by_parent) == 3
 
+    def test_no_more_kin_are_remembered_than_conversations(self) -> None:
+        driver = Driver(settings=RoutingSettings(max_conversations=5))
+        for number in range(10):
+            driver.turn(f"c{number}", opening=key(f"o{number}"))
+        kin = driver.router._decider.kin
+        assert len(kin._by_opening) == 5
+        driver.configure(max_conversations=7)
+        for number in range(10, 20):
+            driver.turn(f"c{number}", opening=key(f"o{number}"))
+        assert len(kin._by_opening) == 7
+
 
 class TestHash:
     def test_a_session_is_placed_by_its_hash_alone(self) -> None:

@@ -37,7 +37,7 @@ from lmwarden.types import (
 _STICKY = Decision.STICKY  # a look-up in an Enum is slow in Python 3.11, and this is the usual decision
 
 KNOWN_KIN = 32_768
-"""Bound of each map that finds forks and siblings."""
+"""Bound of each map that finds forks and siblings; ``max_conversations`` where that is less."""
 
 
 class _Near(NamedTuple):
@@ -49,6 +49,8 @@ class Kin:
     """Where conversations with a given opening, or children of a given parent, were homed last. Bounded."""
 
     def __init__(self) -> None:
+        self.most = KNOWN_KIN
+        """Entries of each map."""
         self._by_opening: OrderedDict[bytes, _Near] = OrderedDict()
         self._by_parent: OrderedDict[bytes, _Near] = OrderedDict()
 
@@ -59,7 +61,7 @@ class Kin:
             if key is not None:
                 known[key] = near
                 known.move_to_end(key)
-                if len(known) > KNOWN_KIN:
+                if len(known) > self.most:
                     known.popitem(last=False)
 
     def find(
@@ -80,15 +82,20 @@ class Kin:
 
 
 class Decider:
-    """Decides for one model. The router owns it and keeps ``settings`` and ``threshold`` up to date."""
+    """Decides for one model. The router owns it and keeps its settings and ``threshold`` up to date."""
 
     def __init__(self, settings: RoutingSettings, fleet: Fleet, threshold: int, balancer: BalancerVersion) -> None:
-        self.settings = settings
         self.threshold = threshold
         self.kin = Kin()
+        self.configure(settings)
         self._fleet = fleet
         self._engine_balancer = EngineBalancer(balancer)
         self._has_ranks = any(engine.ranks > 1 for engine in fleet.engines.values())
+
+    def configure(self, settings: RoutingSettings) -> None:
+        """Decide by these settings."""
+        self.settings = settings
+        self.kin.most = min(KNOWN_KIN, settings.max_conversations)
 
     def decide(self, request: RoutingRequest, conversation: Conversation | None, now: float) -> Choice | RefuseReason:
         """Choose for a new request.

@@ -266,7 +266,7 @@ class Router:
         self._table.max_conversations = settings.max_conversations
         self._table.live_s = settings.live_s
         self._table.expire(now)
-        self._decider.settings = settings
+        self._decider.configure(settings)
         self._update_threshold()
         return self._open_door(now)
 
