@@ -7,7 +7,7 @@ from tests.routing.driver import Driver
 
 from lmwarden.routing.admission_ends import MOST_NOTED
 from lmwarden.routing.door import LOOK_S, Door
-from lmwarden.types import RoutingSettings
+from lmwarden.types import Outcome, RoutingSettings, Usage
 
 
 def opened() -> tuple[Driver, Door]:
@@ -64,3 +64,18 @@ def test_a_lull_between_two_ends_is_no_pace() -> None:
     driver.finish(second, prompt=100, completion=10)
     driver.later(LOOK_S)
     assert door.room.learned.between_ends_s == pytest.approx(0.1)
+
+
+def test_a_turn_without_a_first_byte_says_nothing_about_reading() -> None:
+    driver, door = opened()
+    driver.turn("a", prompt=500)
+    ticket = driver.offer("a")
+    usage = Usage(prompt_tokens=9_000, cached_tokens=0, completion_tokens=10, finish_reason="tool_calls")
+    driver.router.finished(ticket, Outcome.OK, usage, driver.now + 5.0)
+    driver.later(LOOK_S)
+    assert door.room.learned.reading_s(1_000) == 0.0
+    ticket = driver.offer("a")
+    driver.router.first_byte(ticket, driver.now + 3.0)
+    driver.router.finished(ticket, Outcome.OK, usage, driver.now + 5.0)
+    driver.later(10.0)
+    assert door.room.learned.reading_s(9_000) == pytest.approx(3.0)
