@@ -249,6 +249,9 @@ class TestKin:
         for number in range(10, 20):
             driver.turn(f"c{number}", opening=key(f"o{number}"))
         assert len(kin._by_opening) == 7
+        driver.configure(max_conversations=2)
+        driver.turn("last", opening=key("last"))
+        assert len(kin._by_opening) == 2
 
 
 class TestHash:

@@ -61,7 +61,7 @@ class Kin:
             if key is not None:
                 known[key] = near
                 known.move_to_end(key)
-                if len(known) > self.most:
+                while len(known) > self.most:
                     known.popitem(last=False)
 
     def find(
