@@ -60,6 +60,15 @@ class House:
         await until(lambda: len(generations()) >= count, lambda: (count, generations()))
         return generations()
 
+    async def card(self, decided: int) -> dict[str, Any]:
+        """The model's routing card, which may be a second old, once it counts so many decisions."""
+
+        def known() -> int:
+            return sum(self.warden.routing()["decisions"].values())
+
+        await until(lambda: known() >= decided, lambda: (decided, known()))
+        return self.warden.routing()
+
 
 @asynccontextmanager
 async def open_house(

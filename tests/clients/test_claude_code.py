@@ -174,7 +174,8 @@ async def test_counting_tokens_is_passed_on_and_binds_nothing(make_house: HouseM
 
     await until(lambda: len(counts()) >= house.engines[0].counted_tokens, counts)
     assert {(row["decision"], row["conversation"], row["status"]) for row in counts()} == {("unrouted", None, 200)}
-    assert sum(row["conversations"] for row in house.warden.routing()["replicas"]) == 1
+    card = await house.card(1 + house.engines[0].counted_tokens)
+    assert sum(row["conversations"] for row in card["replicas"]) == 1
 
 
 async def test_a_compaction_is_written_at_home_and_the_shorter_conversation_stays_there(

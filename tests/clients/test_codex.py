@@ -63,4 +63,4 @@ async def test_an_engine_with_several_ranks_balances_it_and_nothing_is_bound(
     assert done.status == 0
     assert all("X-data-parallel-rank" not in seen.headers for seen in house.seen)
     assert [(row["decision"], row["replica"]) for row in await house.rows(2)] == [("unrouted", "e0")] * 2
-    assert sum(row["conversations"] for row in house.warden.routing()["replicas"]) == 0
+    assert sum(row["conversations"] for row in (await house.card(2))["replicas"]) == 0
