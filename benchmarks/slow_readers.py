@@ -67,6 +67,7 @@ class StreamsWarden(LaunchedWarden):
 [client]
 port = 0
 drain_s = 1
+max_connections_per_peer = 16384  # all readers come from here
 [console]
 port = 0
 [storage]
