@@ -157,7 +157,8 @@ class Conversation:
         self.opening = opening
 
 
-def _last_used(item: tuple[ConversationKey, Conversation]) -> float:
+def by_last_used(item: tuple[ConversationKey, Conversation]) -> float:
+    """For sorting: the one used last is the largest."""
     return item[1].last_used
 
 
@@ -187,7 +188,7 @@ class ConversationTable:
         """So many of them, the one used last first."""
         orders = (self._fresh, self._established, self._dormant)
         newest = [item for order in orders for item in itertools.islice(reversed(order.items()), most)]
-        newest.sort(key=_last_used, reverse=True)
+        newest.sort(key=by_last_used, reverse=True)
         return newest[:most]
 
     def used_since(self, since: float) -> Iterator[tuple[ConversationKey, Conversation]]:

@@ -20,7 +20,7 @@ from lmwarden.routing.admission import KEEP_MAX_S, Waiter, WaitingRoom
 from lmwarden.routing.admission_ends import Ends
 from lmwarden.routing.admission_use import Use
 from lmwarden.routing.admission_words import why, why_code
-from lmwarden.routing.conversations import Conversation, ConversationTable
+from lmwarden.routing.conversations import Conversation, ConversationTable, by_last_used
 from lmwarden.routing.explain import Choice, Why
 from lmwarden.routing.open_turn import OpenTurn
 from lmwarden.routing.replicas import Fleet, Replica
@@ -75,10 +75,6 @@ _HELD = frozenset({Decision.PLACED, Decision.STICKY, Decision.REHOMED})
 
 def _since(waiter: Waiter) -> tuple[float, Ticket]:
     return waiter.since, waiter.ticket
-
-
-def _used(item: tuple[ConversationKey, Conversation]) -> float:
-    return item[1].last_used
 
 
 class Door:
@@ -296,7 +292,7 @@ class Door:
             if turn.choice.replica is not None:
                 tokens = learned.footprint(turn.request, turn.conversation)
                 self._count(ticket, turn.request, turn.key, turn.choice, tokens)
-        for key, conversation in sorted(self._use.idle(now), key=_used, reverse=True):
+        for key, conversation in sorted(self._use.idle(now), key=by_last_used, reverse=True):
             assert conversation.home is not None
             place = places.take(key, conversation.home, max(1, conversation.context_tokens - learned.shared_tokens))
             place.idle_since = conversation.last_used
