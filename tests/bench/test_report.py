@@ -129,6 +129,16 @@ def test_places_that_cannot_be_written_are_found_before_the_run(tmp_path: Path) 
     (tmp_path / "file").write_text("")
     with pytest.raises(PlanError, match="--out"):
         check_places(out=tmp_path / "file" / "folder", json=None)
-    for json in (tmp_path, tmp_path / "absent" / "r.json"):
+    with pytest.raises(PlanError, match="--out"):
+        check_places(out=Path("/proc/self"), json=None)  # nobody may, not even root
+    for json in (tmp_path, tmp_path / "absent" / "r.json", Path("/proc/self/r.json")):
         with pytest.raises(PlanError, match="--json"):
             check_places(out=None, json=json)
+
+
+def test_looking_whether_a_file_can_be_written_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text("old")
+    check_places(out=tmp_path, json=tmp_path / "old.json")
+    check_places(out=None, json=tmp_path / "new.json")
+    assert [file.name for file in tmp_path.iterdir()] == ["old.json"]
+    assert (tmp_path / "old.json").read_text() == "old"

@@ -11,10 +11,11 @@ from tests.bench.test_virtual_replay import trace
 from tests.cli.refusing import refusal
 
 from lmwarden.bench import virtual
+from lmwarden.bench.language import language
 from lmwarden.bench.plan import Cell
 from lmwarden.bench.results import LevelResult
 from lmwarden.cli import main
-from lmwarden.cli.simulate import spread_lines
+from lmwarden.cli.simulate import spread_notes
 
 
 def test_a_run_prints_its_table_and_the_range_over_seeds_and_writes_its_files(
@@ -39,7 +40,7 @@ def test_a_run_prints_its_table_and_the_range_over_seeds_and_writes_its_files(
     printed = capsys.readouterr().out
     assert status == 0
     assert "off → hash → on (claude-code, simulated, a4000-qwen3-4b)" in printed
-    assert "2 sessions, hash, 2 seeds: tokens/min " in printed
+    assert "2 sessions, hash, least to most over 2 seeds: " in printed
     assert "From off to on: at 2 sessions" in printed
     result = json.loads(file.read_text())
     assert result["source"] == "simulated"
@@ -74,6 +75,7 @@ def test_a_rate_of_sessions_takes_the_place_of_levels(capsys: pytest.CaptureFixt
         (["--hardware", "no/such.toml"], "no/such.toml"),
         (["--replicas", "0"], "--replicas must be above 0"),
         (["--kv-cache-tokens", "1"], "--kv-cache-tokens must hold at least two blocks"),
+        (["--kv-cache-tokens", "1600"], "--kv-cache-tokens: a request of"),
         (["--kv-cache-tokens", "1600"], "never fits into 99 blocks"),
         (["--cpu-cache-tokens", "-1"], "--cpu-cache-tokens"),
         (["--balancer", "0.99"], "balancer"),
@@ -114,9 +116,29 @@ def test_what_was_played_is_kept_after_ctrl_c(
 
 def test_the_range_over_seeds_leaves_out_what_was_not_measured() -> None:
     rows = [row(seed=1, replicas_busy=None), row(seed=2, replicas_busy=None), row(seed=3, arm="off")]
-    (line,) = spread_lines(rows)
-    assert line.startswith(f"{rows[0].sessions} sessions, {rows[0].arm}, 2 seeds: ")
-    assert "busy –" in line
+    (note,) = spread_notes(rows)
+    said = language("en").say(note)
+    assert said.startswith(f"{rows[0].sessions} sessions, {rows[0].arm}, least to most over 2 seeds: ")
+    assert "busy –" in said
+
+
+def test_what_stands_below_the_table_is_in_the_report_in_both_languages(tmp_path: Path) -> None:
+    arguments = ["--levels", "2", "--seconds", "20", "--arms", "off,on", "--out", str(tmp_path)]
+    assert main(["simulate", *arguments, "--seeds", "1,2"]) == 0
+    english, chinese = (tmp_path / "report.md").read_text(), (tmp_path / "report.zh.md").read_text()
+    assert "In off, the balancer of vLLM 0.26 chooses." in english
+    assert "2 sessions, on, least to most over 2 seeds" in english
+    assert "2 个会话，on，2 个种子" in chinese
+    sentences = [line for line in chinese.splitlines() if line.startswith("- ")]
+    assert sentences
+    assert [line for line in sentences if line.isascii()] == []
+
+
+def test_without_off_nothing_is_said_of_its_balancer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--levels", "2", "--seconds", "20", "--arms", "on", "--seeds", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "Virtual time on 4 replicas" in printed
+    assert "balancer" not in printed
 
 
 def test_a_trace_can_be_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,17 +23,21 @@ _SETTINGS: dict[str, dict[str, bool | str]] = {
 }
 
 
-def parse_arms(text: str) -> list[str]:
+def parse_arms(text: str, *, as_is: bool) -> list[str]:
     """Read a comma-separated list of arms.
+
+    Args:
+        text: the list.
+        as_is: whether ``as-is`` is one: where something runs already, and not where it is started to be compared.
 
     Raises:
         PlanError: it is empty, or an arm is unknown or repeated.
     """
     arms = [arm.strip() for arm in text.split(",")]
+    known = [*_SETTINGS, AS_IS] if as_is else [*_SETTINGS]
     for arm in arms:
-        if arm != AS_IS and arm not in _SETTINGS:
-            allowed = ", ".join([*_SETTINGS, AS_IS])
-            raise PlanError(f"--arms {arm or text!r}: unknown arm; allowed are {allowed}")
+        if arm not in known:
+            raise PlanError(f"--arms {arm or text!r}: unknown arm; allowed are {', '.join(known)}")
     if len(set(arms)) != len(arms):
         raise PlanError(f"--arms {text}: an arm is named twice")
     if AS_IS in arms and len(arms) > 1:

@@ -47,7 +47,7 @@ class DrawnChart:
     def __init__(self, chart: Chart) -> None:
         self._chart = chart
         with _style():
-            figure = _draw_lines(chart) if isinstance(chart, LineChart) else _draw_bars(chart)
+            figure = draw(chart)
             _recolour(figure, _INK)
             drawn = _written(figure, "svg", "none").decode()
             _recolour(figure, _PAPER_INK)
@@ -79,6 +79,11 @@ class DrawnChart:
             english, other = language("en").text(key), words.text(key)
             svg = svg.replace(f">{escape(english)}<", f">{escape(other)}<")
         return svg.strip()
+
+
+def draw(chart: Chart) -> Figure:
+    """Return a chart drawn on paper of its own."""
+    return _draw_lines(chart) if isinstance(chart, LineChart) else _draw_bars(chart)
 
 
 def _style() -> AbstractContextManager[None]:
@@ -124,8 +129,13 @@ def _draw_lines(chart: LineChart) -> Figure:
     else:
         axes.set_ylim(bottom=0, top=1.06 * max(axes.get_ylim()[1], 0.01) if chart.most is None else 1.04 * chart.most)
     axes.grid(axis="y", color=_GRID, alpha=0.3, linewidth=0.8)
-    _legend(axes, len(chart.lines))
+    _legend(figure, len({line.arm for line in chart.lines}) if _in_pairs(chart) else len(chart.lines))
     return figure
+
+
+def _in_pairs(chart: LineChart) -> bool:
+    """Whether each arm has a solid and a dashed line: they stand one above the other in the legend."""
+    return any(line.dashed for line in chart.lines)
 
 
 def _logarithmic(axes: Axes) -> None:
@@ -152,7 +162,7 @@ def _draw_bars(chart: BarChart) -> Figure:
     axes.set_xlim(0, 100)
     axes.set_xlabel(language("en").text(_axis_keys(chart)[0]))
     if len(chart.parts) <= _MOST_IN_LEGEND:
-        _legend(axes, len(chart.parts))
+        _legend(figure, len(chart.parts))
     return figure
 
 
@@ -164,10 +174,16 @@ def _canvas(height_in: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _legend(axes: Axes, entries: int) -> None:
-    axes.legend(
-        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=min(entries, 4), frameon=False, handlelength=2.4, borderpad=0.2
-    )
+def _legend(figure: Figure, columns: int) -> None:
+    """Above the chart, in as many columns, up to ``columns``, as fit between its edges."""
+    for number in range(columns, 0, -1):
+        legend = figure.legend(
+            loc="outside upper left", ncols=number, frameon=False, fontsize=9.0, handlelength=2.2, columnspacing=1.2
+        )
+        if legend.get_window_extent().width <= figure.bbox.width:
+            return
+        if number > 1:
+            legend.remove()
 
 
 def _recolour(figure: Figure, ink: str) -> None:
@@ -178,8 +194,8 @@ def _recolour(figure: Figure, ink: str) -> None:
             label.set_color(ink)
         for spine in axes.spines.values():
             spine.set_color(ink)
-        legend = axes.get_legend()
-        for text in legend.get_texts() if legend is not None else ():
+    for legend in figure.legends:
+        for text in legend.get_texts():
             text.set_color(ink)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from rich import box
 from rich.console import Console as Terminal
@@ -54,10 +55,21 @@ def check_places(*, out: Path | None, json: Path | None) -> None:
     if out is not None:
         try:
             out.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=out):
+                pass
         except OSError as error:
-            raise PlanError(f"--out {out}: cannot make this folder: {error.strerror}") from error
-    if json is not None and (json.is_dir() or not json.parent.is_dir()):
-        raise PlanError(f"--json {json}: expected a file in a folder that exists")
+            raise PlanError(f"--out {out}: cannot write into this folder: {error.strerror}") from error
+    if json is not None:
+        if json.is_dir() or not json.parent.is_dir():
+            raise PlanError(f"--json {json}: expected a file in a folder that exists")
+        was_there = json.exists()
+        try:
+            with json.open("ab"):
+                pass
+            if not was_there:
+                json.unlink()
+        except OSError as error:
+            raise PlanError(f"--json {json}: cannot write this file: {error.strerror}") from error
 
 
 def save(result: BenchResult, notes: Sequence[AnyNote], *, out: Path | None, json: Path | None) -> None:

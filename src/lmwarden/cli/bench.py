@@ -119,7 +119,7 @@ def bench(
         engine_url=engine,
         levels=parse_levels(levels or _LEVELS) if open_loop is None else parse_rates(open_loop),
         open_loop=open_loop is not None,
-        arms=parse_arms(arms),
+        arms=parse_arms(arms, as_is=True),
         seconds=seconds,
         warmup_s=warmup,
         rest_s=rest,

@@ -97,7 +97,7 @@ def demo(
 
     import uvloop
 
-    from lmwarden.bench.arms import AS_IS, parse_arms, parse_levels
+    from lmwarden.bench.arms import parse_arms, parse_levels
     from lmwarden.bench.errors import PlanError
     from lmwarden.bench.progress import make_terminal
     from lmwarden.bench.report import check_places, save
@@ -105,13 +105,11 @@ def demo(
     options = DemoOptions(
         replicas=replicas,
         levels=parse_levels(levels),
-        arms=parse_arms(arms),
+        arms=parse_arms(arms, as_is=False),
         seconds=seconds,
         speed=speed,
         keep=keep,
     )
-    if AS_IS in options.arms:
-        raise PlanError(f"--arms {AS_IS}: the demo compares routings; allowed are off, hash, on")
     if not 1 <= replicas <= 64:
         raise PlanError(f"--replicas {replicas}: allowed are 1 to 64")
     if not 0 < speed <= 100:

@@ -17,6 +17,7 @@ from lmwarden.cli.bench import INTERRUPTED
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from lmwarden.bench.language import AnyNote, Note
     from lmwarden.bench.results import LevelResult
     from lmwarden.bench.virtual import SimulationPlan
 
@@ -74,14 +75,14 @@ def simulate(
             engine lives through all cells, and the same prompts come again in the next arm, or at the next level too.
         network_s: added to every request on its way in; default 0.12.
         prefer: what the waiting room of on+admission favours.
-        out: folder for results.json and report.md.
+        out: folder for a report that can be handed to somebody (report.html, charts, figures).
         json: file for the results alone.
     """
-    from lmwarden.bench.arms import AS_IS, parse_arms, parse_levels
+    from lmwarden.bench.arms import parse_arms, parse_levels
     from lmwarden.bench.errors import PlanError
     from lmwarden.bench.plan import parse_rates
     from lmwarden.bench.progress import make_terminal
-    from lmwarden.bench.report import check_places, save, show
+    from lmwarden.bench.report import check_places, gain_sentence, save, show
     from lmwarden.bench.results import BenchResult
     from lmwarden.bench.sessions import PromptReuse
     from lmwarden.bench.trace import Trace, read_trace
@@ -99,7 +100,7 @@ def simulate(
     plan = SimulationPlan(
         levels=parse_levels(levels or _LEVELS) if open_loop is None else parse_rates(open_loop),
         open_loop=open_loop is not None,
-        arms=parse_arms(arms),
+        arms=parse_arms(arms, as_is=False),
         seeds=parse_seeds(seeds),
         workload=played,
         seconds=seconds,
@@ -114,14 +115,13 @@ def simulate(
         prompt_reuse=PromptReuse(prompt_reuse),
         network_s=NETWORK_S if network_s is None else network_s,
     )
-    if AS_IS in plan.arms:
-        raise PlanError(f"--arms {AS_IS}: a simulation compares routings; allowed are off, hash, on, on+admission")
     check_places(out=out, json=json)
     terminal = make_terminal()
     rows, interrupted = _play(plan, terminal)
     result = BenchResult(source="simulated", hardware=hardware_name(hardware), workload=plan.workload.name, levels=rows)
     notes = simulation_notes(plan, rows, interrupted=interrupted)
-    show(terminal, result, notes)
+    gain = None if interrupted or len(plan.arms) < 2 else gain_sentence(rows, plan.arms[0], plan.arms[-1])
+    show(terminal, result, [*notes, *([] if gain is None else [gain])])
     save(result, notes, out=out, json=json)
     return INTERRUPTED if interrupted else 0
 
@@ -150,6 +150,7 @@ def _play(plan: SimulationPlan, terminal: Console) -> tuple[list[LevelResult], b
 
     from lmwarden.bench.errors import PlanError
     from lmwarden.bench.virtual import SimulationRun
+    from lmwarden.simulation.scheduler import NeverFitsError
 
     rows: list[LevelResult] = []
     try:
@@ -160,6 +161,9 @@ def _play(plan: SimulationPlan, terminal: Console) -> tuple[list[LevelResult], b
                 if terminal.is_terminal:
                     live.update(Text(f"[{number}/{total}] {cell}, seed {cell.seed}"), refresh=True)
                 rows.append(run.play(cell))
+    except NeverFitsError as error:
+        flag = "--hardware" if plan.kv_cache_tokens is None else "--kv-cache-tokens"
+        raise PlanError(f"{flag}: {error}; give more, or another --workload") from None
     except ValueError as error:
         raise PlanError(_with_flag(str(error))) from None
     except KeyboardInterrupt:
@@ -174,47 +178,42 @@ def _with_flag(sentence: str) -> str:
     return f"--{name.replace('_', '-')} {rest}" if name in known else f"--hardware: {sentence}"
 
 
-def simulation_notes(plan: SimulationPlan, rows: Sequence[LevelResult], *, interrupted: bool) -> list[str]:
-    """Return what stands below the table, one plain sentence each."""
-    from lmwarden.bench.report import gain_sentence
+def simulation_notes(plan: SimulationPlan, rows: Sequence[LevelResult], *, interrupted: bool) -> list[AnyNote]:
+    """Return what stands below the table and in a report, one sentence each."""
+    from lmwarden.bench.language import Note
 
-    reuse = {
-        "none": "every cell starts with empty caches and prompts of its own",
-        "across_arms": "one engine lives through all cells of a seed, and each arm plays the same prompts",
-        "across_levels": "one engine lives through all cells of a seed, and each arm and level plays the same prompts",
-    }
-    notes = [
-        f"Virtual time on {plan.replicas} replicas; in off, vLLM {plan.balancer}'s own balancer chooses;"
-        f" {plan.network_s:g} s of network; {reuse[plan.prompt_reuse]}."
-    ]
-    notes += spread_lines(rows)
-    if len(plan.arms) > 1 and not interrupted:
-        gain = gain_sentence(rows, plan.arms[0], plan.arms[-1])
-        notes += [gain] if gain else []
+    notes: list[AnyNote] = [Note("virtual", {"replicas": str(plan.replicas), "network_s": f"{plan.network_s:g}"})]
+    if "off" in plan.arms:
+        notes.append(Note("virtual_off", {"balancer": plan.balancer}))
+    notes.append(Note(f"virtual_{plan.prompt_reuse.value}"))
+    notes += spread_notes(rows)
     if interrupted:
-        notes.append("The run was interrupted; the table holds the cells that were played.")
+        notes.append(Note("interrupted_virtual"))
     return notes
 
 
-def spread_lines(rows: Sequence[LevelResult]) -> list[str]:
-    """Return one line per cell with the range over its seeds; none where there is one seed."""
+def spread_notes(rows: Sequence[LevelResult]) -> list[Note]:
+    """Return one note per cell with the range over its seeds; none where there is one seed."""
+    from lmwarden.bench.language import Note
+
     groups: dict[tuple[int, str], list[LevelResult]] = {}
     for row in rows:
         groups.setdefault((row.sessions, row.arm), []).append(row)
-    lines = []
+    notes = []
     for (sessions, arm), repeats in groups.items():
         if len(repeats) < 2:
             continue
-        figures = [
-            ("tokens/min", [row.output_tokens_per_minute for row in repeats], 0),
-            ("p50 s", [row.ttfb_s.p50 for row in repeats], 2),
-            ("p95 s", [row.ttfb_s.p95 for row in repeats], 2),
-            ("busy", [row.replicas_busy for row in repeats], 2),
-            ("hits", [row.prefix_hit_ratio for row in repeats], 3),
-        ]
-        ranges = ", ".join(f"{name} {_range(values, digits)}" for name, values, digits in figures)
-        lines.append(f"{sessions} sessions, {arm}, {len(repeats)} seeds: {ranges}")
-    return lines
+        hits = [None if row.prefix_hit_ratio is None else 100 * row.prefix_hit_ratio for row in repeats]
+        values = {
+            "seeds": str(len(repeats)),
+            "output": _range([row.output_tokens_per_minute for row in repeats], 0),
+            "p50": _range([row.ttfb_s.p50 for row in repeats], 2),
+            "p95": _range([row.ttfb_s.p95 for row in repeats], 2),
+            "busy": _range([row.replicas_busy for row in repeats], 2),
+            "hits": _range(hits, 1),
+        }
+        notes.append(Note("spread", values, (sessions, arm, repeats[0].loop == "open")))
+    return notes
 
 
 def _range(values: Sequence[float | None], digits: int) -> str:

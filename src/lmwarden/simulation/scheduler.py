@@ -151,6 +151,10 @@ class SchedulerCounters(msgspec.Struct):
     steps: int = 0
 
 
+class NeverFitsError(ValueError):
+    """A request is larger than the cache of a rank."""
+
+
 class Scheduler:
     """One rank: a queue, a running batch and a block pool."""
 
@@ -167,13 +171,14 @@ class Scheduler:
         """Queue a request behind the others.
 
         Raises:
-            ValueError: it could never fit, or its lengths or hashes make no sense.
+            NeverFitsError: it is larger than the cache.
+            ValueError: its lengths or hashes make no sense.
         """
         total_tokens = request.prompt_tokens + request.output_tokens
         if request.prompt_tokens < 1 or request.output_tokens < 1:
             raise ValueError("a request needs at least one prompt token and one output token")
         if -(-total_tokens // self.limits.block_size) > self.pool.usable_blocks:
-            raise ValueError(
+            raise NeverFitsError(
                 f"a request of {total_tokens} tokens never fits into {self.pool.usable_blocks} blocks"
                 f" of {self.limits.block_size} tokens"
             )
