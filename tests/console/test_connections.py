@@ -110,6 +110,29 @@ async def test_a_head_that_is_too_large_gets_431(port: int, begin: bytes) -> Non
         assert (await everything(reader)).startswith(b"HTTP/1.1 431 ")
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /small?" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /small HTTP/1.1\r\nX: " + b"b" * 100_000 + b"\r\n\r\n",
+    ],
+)
+async def test_a_complete_head_that_is_too_large_gets_431_however_it_arrives(port: int, head: bytes) -> None:
+    """Also in one piece, where nothing of it is ever incomplete."""
+    for piece in (len(head), 4_000):
+        async with connected(port) as (reader, writer):
+            for begin in range(0, len(head), piece):
+                writer.write(head[begin : begin + piece])
+            assert (await everything(reader)).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize("coding", [b"gzip, chunked", b"identity", b"chunked, chunked", b"chunked;a=b"])
+async def test_a_body_that_another_reader_may_frame_otherwise_is_refused(port: int, coding: bytes) -> None:
+    async with connected(port) as (reader, writer):
+        writer.write(b"POST /takes HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: " + coding + b"\r\n\r\n0\r\n\r\n")
+        assert (await everything(reader)).startswith(b"HTTP/1.1 400 ")
+
+
 async def test_a_head_of_many_lines_gets_431(port: int) -> None:
     async with connected(port) as (reader, writer):
         writer.write(b"GET /small HTTP/1.1\r\n" + b"a: b\r\n" * 300 + b"\r\n")

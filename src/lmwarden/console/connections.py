@@ -99,8 +99,10 @@ class BoundedConnection(HttpToolsProtocol):
     _taking: asyncio.TimerHandle | None = None
     """When what was answered must have been taken."""
     _head_bytes = 0
-    """Of a head that is not complete; 0: none has begun."""
+    """Of a head that is not complete; 0: none has begun. The read that it begins in does not count: what is complete
+    of that counts by line."""
     _head_lines = 0
+    _head_line_bytes = 0
 
     def __init__(self, turns: Turns, **given: Any) -> None:
         """Args:
@@ -136,7 +138,7 @@ class BoundedConnection(HttpToolsProtocol):
         except httptools.HttpParserUpgrade:
             return  # another protocol was offered; the request is served as if it had not been
         except httptools.HttpParserError:
-            self._refuse(431 if self._head_lines > MOST_HEAD_LINES else 400)
+            self._refuse(431 if self._head_is_too_large() else 400)
             return
         if self._head_bytes:
             self._head_bytes += len(data)
@@ -152,18 +154,27 @@ class BoundedConnection(HttpToolsProtocol):
         if len(self.pipeline) >= MOST_PIPELINED:
             raise ValueError("too many requests")
         super().on_message_begin()
-        self._head_bytes, self._head_lines = 1, 0
+        self._head_bytes, self._head_lines, self._head_line_bytes = 1, 0, 0
         self._wait_until(HEAD_S)
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the target."""
+        self._head_line_bytes += len(url)
+        super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A line of a head, or of a trailer.
 
         Raises:
-            ValueError: there are too many; the parser gives up.
+            ValueError: there are too many, or it frames the body in a way that another reader may not see; the parser
+                gives up.
         """
         self._head_lines += 1
-        if self._head_lines > MOST_HEAD_LINES:
-            raise ValueError("too many lines")
+        self._head_line_bytes += len(name) + len(value)
+        if self._head_is_too_large():
+            raise ValueError("too large a head")
+        if name.lower() == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            raise ValueError("an encoding besides chunked")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -193,6 +204,9 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.abort()
         elif self._taking is None:
             self._taking = self.loop.call_later(UNREAD_S, self._is_not_taken)
+
+    def _head_is_too_large(self) -> bool:
+        return self._head_lines > MOST_HEAD_LINES or self._head_line_bytes > MOST_HEAD_BYTES
 
     # -- limits -------------------------------------------------------------------------------------------------
 
