@@ -23,6 +23,12 @@ def test_a_room_that_is_off_is_null() -> None:
     assert admission_state(model(view=view(wait_expired=3)), 2).wait_expired == 3
 
 
+def test_a_demand_on_caches_of_unknown_size_is_null() -> None:
+    state = admission_state(model(view=view(room=room(demand_ratio=0.0, why_code="no_capacity"))), None)
+    assert (state.why_code, state.demand_ratio) == ("no_capacity", None)
+    assert admission_state(model(view=view(room=room(demand_ratio=0.0, why_code="open"))), None).demand_ratio == 0.0
+
+
 def test_an_engaged_room_tells_who_waits_and_why() -> None:
     state = admission_state(model(view=engaged(wait_expired=2)), 0)
     assert (state.mode, state.prefer, state.max_wait_s) == ("auto", "balanced", 240.0)

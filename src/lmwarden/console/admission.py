@@ -74,7 +74,7 @@ def admission_state(model: ModelSnapshot, room_for: int | None) -> AdmissionStat
         room_for=room_for,
         residents=room.residents if room is not None else None,
         reserved_tokens=room.reserved_tokens if room is not None else None,
-        demand_ratio=room.demand_ratio if room is not None else None,
+        demand_ratio=room.demand_ratio if room is not None and room.why_code != "no_capacity" else None,
         wait_expired=model.view.wait_expired,
         why=room.why if room is not None else None,
         why_code=room.why_code if room is not None else "off",

@@ -221,7 +221,7 @@ class Control:
             if ready == [found] and not checked.allow_outage:
                 raise ConflictError(
                     f"{found} is the last ready replica of {model.handle.name}; without it every request is refused;"
-                    ' {"allow_outage": true} drains it all the same'
+                    " it is drained all the same where an outage is allowed (allow_outage)"
                 )
             model.drains.hold(model.drains.by_operator, [found])
             log.info("replica is drained", model=model.handle.name, replica=str(found))

@@ -284,7 +284,7 @@ class Restarts:
         if not others and _serves(view, engine):
             raise ConflictError(
                 f"no other replica of {self._model} is ready, so nobody would serve while {engine} restarts;"
-                ' {"allow_outage": true} restarts it all the same'
+                " it restarts all the same where an outage is allowed (allow_outage)"
             )
 
     def _in_flight(self, engine: str) -> int:
