@@ -150,7 +150,7 @@ class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     max_output_tokens: int | None = None
 
 
-class Dispatch(NamedTuple):
+class Dispatch(msgspec.Struct, frozen=True, gc=False):
     """Action: send the request now."""
 
     ticket: Ticket
@@ -160,7 +160,7 @@ class Dispatch(NamedTuple):
     decision: Decision
 
 
-class Refuse(NamedTuple):
+class Refuse(msgspec.Struct, frozen=True, gc=False):
     """Action: answer 503/529 (404 where a response is lost); the ticket is closed."""
 
     ticket: Ticket
@@ -410,7 +410,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Empty where nothing was compared (sticky, a replica that the client named)."""
 
 
-class Grounds(NamedTuple):
+class Grounds(msgspec.Struct, frozen=True, gc=False):
     """What a decision was made on, without the sentence: cheap enough to keep for every request."""
 
     conversation: ConversationKey | None
@@ -486,7 +486,7 @@ class PrefixChange(StrEnum):
     __hash__ = str.__hash__  # as Decision's
 
 
-class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RequestRecord(msgspec.Struct, frozen=True, gc=False):
     """One finished request for the ledger. No text that a user typed, ever."""
 
     finished_at: float

@@ -107,6 +107,20 @@ def test_a_change_of_this_process_holds_from_the_next_request_on(store: KeyStore
     assert auth.check(key) is None
 
 
+def test_a_key_that_was_found_is_still_good_until_it_is_revoked(store: KeyStore) -> None:
+    secret, _ = store.create("anna"), store.create("ben")
+    keys = Authenticator(store, SECRET, required=True)
+    found = keys.check(secret.encode())
+    assert found is not None
+    assert keys.still_good(found) == found
+    store.revoke("ben")
+    assert keys.still_good(found) == found
+    store.revoke("anna")
+    assert keys.still_good(found) is None
+    store.create("anna")
+    assert keys.still_good(found) is None, "another key of the same name"
+
+
 def test_a_key_knows_its_models(store: KeyStore) -> None:
     limited, free = store.create("anna", ["small", "big", "small"]), store.create("ben")
     check = authenticator(store).check

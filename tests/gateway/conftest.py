@@ -197,9 +197,13 @@ class Keys:
 
     def __init__(self, required: bool) -> None:
         self.required = required
+        self.revoked = False
 
     def check(self, credential: bytes) -> KeyIdentity | None:
-        return KeyIdentity("tester", b"d" * 16) if credential == KEY else None
+        return KeyIdentity("tester", b"d" * 16) if credential == KEY and not self.revoked else None
+
+    def still_good(self, key: KeyIdentity) -> KeyIdentity | None:
+        return None if self.revoked else key
 
 
 class Rows(list[RequestRecord]):

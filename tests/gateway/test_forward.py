@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from lmwarden.gateway.forward import our_lines, upstream_request
@@ -40,7 +41,7 @@ async def test_the_whole_request() -> None:
 @pytest.mark.parametrize(("ranks", "replica"), [(1, ReplicaId("e0", 0)), (4, None)])
 async def test_no_rank_where_none_was_chosen_or_there_is_only_one(ranks: int, replica: ReplicaId | None) -> None:
     request = ClientRequest(b"POST", False, body=b"{}")
-    parts = upstream_request(request, CHAT, await pool(ranks=ranks), HERE._replace(replica=replica), ())
+    parts = upstream_request(request, CHAT, await pool(ranks=ranks), msgspec.structs.replace(HERE, replica=replica), ())
     assert b"rank" not in b"".join(parts)
 
 

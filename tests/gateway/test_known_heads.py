@@ -95,11 +95,22 @@ async def test_a_key_is_checked_for_every_request(make_scene: SceneMaker) -> Non
         for _ in range(2):
             await client.send(request)
             assert (await client.response()).status == 200
-        keys = scene.gateway._authenticator
-        keys.check = lambda credential: None  # revoked
+        scene.gateway._authenticator.revoked = True
         await client.send(request)
         assert (await client.response()).status == 401
         assert len(scene.engine.seen) == 2
+
+
+async def test_a_repeated_head_names_another_conversation_where_its_body_does(make_scene: SceneMaker) -> None:
+    async with make_scene() as scene:
+        client = await scene.connect()
+        named = b'{"model":"m","metadata":{"user_id":"{\\"session_id\\":\\"in-the-body\\"}"}}'
+        for body in (chat(), named, chat(), named):
+            await client.send(post("/v1/chat/completions", body, "X-Session-Id: session-0001"))
+            assert (await client.response()).status == 200
+        first, second, *again = (offer.conversation for offer in scene.router.offered)
+        assert first != second
+        assert again == [first, second]
 
 
 async def test_the_body_limit_holds_for_known_heads(make_scene: SceneMaker) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from lmwarden.routing.fields import decode_fields
-from lmwarden.routing.identity import Identity, identify
+from lmwarden.routing.identity import Asker, Identity
 
 S1 = "6b2cf2f0-7d39-4d3c-9a0e-0f1f6f0c8a11"
 S2 = "0d4a8f5e-5a5e-4a7c-8c62-b2a5ac3c0d22"
@@ -34,4 +34,5 @@ def who(
         for name, value in headers.items()
     }
     fields = decode_fields(json.dumps(HELLO if body is None else body).encode())
-    return identify(names, fields, secret=SECRET, model=model, key_digest=key_digest, operator_headers=operator)
+    asker = Asker(names, secret=SECRET, model=model, key_digest=key_digest, operator_headers=operator)
+    return asker.identify(fields)

@@ -47,10 +47,10 @@ def test_of_many_ends_the_latest_count() -> None:
     driver, door = opened()
     end_turns(driver, 3 * MOST_NOTED, 1_000)
     end_turns(driver, MOST_NOTED, 40)
-    assert len(door._ends._noted) == MOST_NOTED
+    assert len(door.ends._noted) == MOST_NOTED
     driver.later(LOOK_S)
     assert door.room.learned.output_tokens == pytest.approx(40, rel=0.01)
-    assert not door._ends._noted
+    assert not door.ends._noted
 
 
 def test_a_lull_between_two_ends_is_no_pace() -> None:

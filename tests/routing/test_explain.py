@@ -8,7 +8,7 @@ import pytest
 from tests.routing.driver import Driver, key
 
 from lmwarden.routing.explain import CODES, MOST_CANDIDATES, Choice, Why, explanation
-from lmwarden.types import Decision, Outcome, ReplicaId, RoutingSettings
+from lmwarden.types import Decision, Grounds, Outcome, ReplicaId, RoutingSettings
 
 
 def test_placed_names_the_score_and_the_number_of_candidates() -> None:
@@ -145,7 +145,7 @@ def test_the_books_get_the_numbers_of_a_decision_without_its_sentence() -> None:
     home = driver.went[1]
     driver.hold(home, 2)
     sticky = driver.router.grounds(driver.offer("a"))
-    assert sticky == (key("a"), "not_above", home, 3, 8, None)
+    assert sticky == Grounds(key("a"), "not_above", home, 3, 8, None)
 
 
 def test_of_many_candidates_the_books_get_the_least_loaded() -> None:
@@ -175,7 +175,7 @@ def test_the_books_tell_how_things_stood_however_late_they_are_read() -> None:
 def test_a_request_of_no_conversation_leaves_no_candidates_in_the_books() -> None:
     driver = Driver()
     found = driver.router.grounds(driver.offer(None))
-    assert found == (None, "least_loaded", None, None, 8, None)
+    assert found == Grounds(None, "least_loaded", None, None, 8, None)
 
 
 def test_a_closed_ticket_has_no_grounds() -> None:

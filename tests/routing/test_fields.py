@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from lmwarden.routing.fields import decode_fields, text_of
-from lmwarden.routing.identity import identify
+from lmwarden.routing.identity import Asker
 
 
 def test_fields_that_are_no_object() -> None:
@@ -30,9 +30,9 @@ def test_half_a_character_is_no_broken_json(half: str) -> None:
     text = json.dumps(body).replace("HALF", half)
     fields = decode_fields(text.encode())
     assert text_of(fields.model) == "m"
-    found = identify({}, fields, secret=b"s", model="m", key_digest=b"")
+    found = Asker({}, secret=b"s", model="m", key_digest=b"").identify(fields)
     assert found.derived
-    assert found == identify({}, decode_fields(text.encode()), secret=b"s", model="m", key_digest=b"")
+    assert found == Asker({}, secret=b"s", model="m", key_digest=b"").identify(decode_fields(text.encode()))
 
 
 @pytest.mark.parametrize("body", [b'{"a":"\\ud83d"', b'["\\ud83d"]', b"[" * 100_000 + b"\\ud83d"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.routing.asking import HELLO, S1, S2, SECRET, who, who_sends
 
 from lmwarden.routing.fields import decode_fields
-from lmwarden.routing.identity import identify
+from lmwarden.routing.identity import Asker
 from lmwarden.routing.opening import opening
 
 CLAUDE = who(x_claude_code_session_id=S1)
@@ -232,8 +232,12 @@ def test_no_input_raises_and_the_same_input_is_the_same_conversation(
     body: dict[str, Any], headers: dict[bytes, bytes]
 ) -> None:
     fields = decode_fields(json.dumps(body).encode())
-    found = identify(headers, fields, secret=SECRET, model="m", key_digest=b"k")
-    assert found == identify(headers, fields, secret=SECRET, model="m", key_digest=b"k")
+    found = Asker(headers, secret=SECRET, model="m", key_digest=b"k").identify(fields)
+    asker = Asker(headers, secret=SECRET, model="m", key_digest=b"k")
+    asker.identify(
+        decode_fields(b'{"metadata":{"user_id":"{\\"session_id\\":\\"another-one\\"}"},"output_config":{"format":{}}}')
+    )
+    assert found == asker.identify(fields), "whatever other bodies the head had before"
     assert found.conversation is None or len(found.conversation) == 16
     assert found.derived == (found.opening is not None)
     computed = opening(fields, secret=SECRET, model="m")

@@ -10,7 +10,7 @@ import pytest
 from tests.routing.asking import HELLO, SECRET, who
 
 from lmwarden.routing.fields import decode_fields
-from lmwarden.routing.identity import identify
+from lmwarden.routing.identity import Asker
 from lmwarden.routing.opening import is_resumed
 
 
@@ -162,7 +162,7 @@ def test_a_request_that_carries_an_answer_is_resumed(body: dict[str, Any], resum
 )
 def test_nasty_bodies_raise_nothing(body: bytes) -> None:
     fields = decode_fields(body)
-    identify({}, fields, secret=SECRET, model="m", key_digest=b"")
+    Asker({}, secret=SECRET, model="m", key_digest=b"").identify(fields)
     is_resumed(fields)
 
 
@@ -189,7 +189,7 @@ def test_two_megabytes_of_anything_are_hashed_without_a_walk_in_python(body: byt
 
     sys.setprofile(count)
     try:
-        identify({}, fields, secret=SECRET, model="m", key_digest=b"")
+        Asker({}, secret=SECRET, model="m", key_digest=b"").identify(fields)
     finally:
         sys.setprofile(None)
     assert calls < 1_000_000

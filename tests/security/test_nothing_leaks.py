@@ -44,7 +44,7 @@ from tests.stub_engine import raw, whole
 from tests.waiting import PATIENCE_S, until
 from tests.whole.launched import addresses
 
-from lmwarden.gateway import intake
+from lmwarden.routing.identity import Asker
 
 MARK = "MARKER"
 PROMPT, COMPLETION, TOOL, USER, SESSION, UNKNOWN_MODEL, HEADER, WRONG_KEY, QUERY, RESPONSE = (
@@ -311,7 +311,7 @@ async def test_a_crash_of_ours_tells_no_text(tmp_path: Path, log: io.StringIO, m
             raise RuntimeError("a mistake of ours")
 
         with monkeypatch.context() as patch:
-            patch.setattr(intake, "identify", fail)
+            patch.setattr(Asker, "identify", fail)
             search.nothing_in("the answer", await of.ask(of.post("/v1/messages", MESSAGES, f"X-Note: {HEADER}")))
         assert b" 200 " in await of.ask(of.post("/v1/messages", MESSAGES))
         with monkeypatch.context() as patch:

@@ -206,6 +206,12 @@ class Authenticator:
         found = self._by_digest.get(digest)
         return found if found is not None and hmac.compare_digest(found.digest, digest) else None
 
+    def still_good(self, key: KeyIdentity) -> KeyIdentity | None:
+        """The key as it is now, for whoever compared the credential of ``check`` itself; None: it was revoked."""
+        if self._store.changes != self._changes:
+            self.refresh()
+        return self._by_digest.get(key.digest)
+
     def refresh(self) -> None:
         """Re-read the file if it changed. Never raises: a damaged file leaves the last good keys."""
         self._changes = self._store.changes  # before the look: a change in between is seen next time

@@ -242,7 +242,7 @@ class Exchange(ExchangeBooks):
         if self._held_head is not None:
             if not raw or (not out and self._status >= 400):
                 return
-            self._first_byte()
+            self._first_byte(self._host.clock())
             out = self._held_head + out
             self._held_head = None
         if out:
@@ -275,7 +275,7 @@ class Exchange(ExchangeBooks):
     def client_gone(self) -> None:
         """The client left: stop the engine's work at once."""
         self._drop_upstream()
-        self._end(_CANCELLED, 0 if self._first_byte_at is None else self._status)
+        self._end(_CANCELLED, 0 if self._first_byte_at is None else self._status, self._host.clock())
 
     def client_slow(self, slow: bool) -> None:
         """Pass back-pressure on to the engine."""
@@ -339,9 +339,8 @@ class Exchange(ExchangeBooks):
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _first_byte(self) -> None:
+    def _first_byte(self, now: float) -> None:
         """Nothing goes back from here: the body is not needed any more."""
-        now = self._host.clock()
         self._first_byte_at = now
         if self._ticket is not None:
             self.service.driver.router.first_byte(self._ticket, now)
@@ -364,9 +363,10 @@ class Exchange(ExchangeBooks):
             else:
                 self._answer(problem, Outcome.FAILED)
             return
+        now = self._host.clock()
         out = relay.end(raw)
         if self._held_head is not None:
-            self._first_byte()
+            self._first_byte(now)
             out = self._held_head + out
             self._held_head = None
         if out:
@@ -375,7 +375,7 @@ class Exchange(ExchangeBooks):
         outcome = _OK if status < 400 else Outcome.CLIENT_ERROR
         if status >= 500 or relay.tap.failed:
             outcome = Outcome.FAILED
-        self._end(outcome, status)
+        self._end(outcome, status, now)
         self._client.done(close=self._request.close)
 
     def _suspect(self) -> None:
@@ -406,13 +406,13 @@ class Exchange(ExchangeBooks):
         request = self._request
         request.close = request.close or self._host.draining
         response = envelope.render(problem, request.api, close=request.close)
-        self._end(outcome, problem.status)
+        self._end(outcome, problem.status, self._host.clock())
         self._client.answer(response, request)
 
     def _cut(self, outcome: Outcome) -> None:
         """End in the middle of the answer."""
         relay = self._relay
-        self._end(outcome, self._status)
+        self._end(outcome, self._status, self._host.clock())
         self._client.cut(reset=relay is not None and relay.framing is PLAIN)
 
     def _ping(self) -> None:

@@ -33,7 +33,6 @@ from lmwarden.types import (
 
 _CANCELLED: Final = Outcome.CANCELLED
 _NO_USAGE: Final = Usage()
-_NO_GROUNDS: Final = (None, None, None, None, None, None)
 NOWHERE: Final = (None, b"")
 """The destination of a request that was not dispatched."""
 
@@ -181,8 +180,9 @@ class ExchangeBooks:
             self._host.budget.give_back(size)
         request.onward = ()
         request.first = NO_HEADERS
+        request.notes = None
 
-    def _end(self, outcome: Outcome, status: int) -> None:
+    def _end(self, outcome: Outcome, status: int, now: float) -> None:
         """Close the ticket, count and record, exactly once."""
         if self._ended:
             return
@@ -191,7 +191,6 @@ class ExchangeBooks:
         host.exchanges.discard(self)
         if host.draining:
             host.check_drained()
-        now = host.clock()
         usage = self._relay.tap.usage() if self._relay is not None else None
         if self._ticket is not None:
             if self._grounds is None:
@@ -209,41 +208,41 @@ class ExchangeBooks:
             self._release_body()
         request = self._request
         usage = usage if usage is not None else _NO_USAGE
-        grounds = self._grounds if self._grounds is not None else _NO_GROUNDS
+        grounds = self._grounds
         change, shared_ratio, recomputed_tokens = self._prefix(usage, now)
         host.request_log.record(
-            RequestRecord(
-                finished_at=time.time(),
-                model=service.name,
-                endpoint=self._route.name,
-                key_name=request.key.name if request.key is not None else None,
-                conversation=routing.conversation[:4].hex() if routing.conversation is not None else None,
-                derived=routing.derived,
-                decision=decision,
-                replica=self._destination[0],
-                outcome=outcome,
-                status=status,
-                streamed=self.streamed,
-                retried=self._retried,
-                waited_s=self._waited_s,
-                first_byte_s=first_byte_s,
-                duration_s=now - self._offered_at,
-                prompt_tokens=usage.prompt_tokens,
-                cached_tokens=usage.cached_tokens,
-                completion_tokens=usage.completion_tokens,
-                finish_reason=usage.finish_reason,
-                conversation_key=self._conversation(),
-                parent=routing.parent,
-                client=self._asked_by,
-                kind=self._kind,
-                body_bytes=routing.body_bytes,
-                why=grounds[1],
-                home=grounds[2],
-                home_in_flight=grounds[3],
-                spill_threshold=grounds[4],
-                candidates=grounds[5],
-                prefix_change=change,
-                prefix_shared_ratio=shared_ratio,
-                recomputed_tokens=recomputed_tokens,
+            RequestRecord(  # in the order of its fields: so many names would cost more than all the rest of it
+                time.time(),
+                service.name,
+                self._route.name,
+                request.key.name if request.key is not None else None,
+                routing.conversation[:4].hex() if routing.conversation is not None else None,
+                routing.derived,
+                decision,
+                self._destination[0],
+                outcome,
+                status,
+                self.streamed,
+                self._retried,
+                self._waited_s,
+                first_byte_s,
+                now - self._offered_at,
+                usage.prompt_tokens,
+                usage.cached_tokens,
+                usage.completion_tokens,
+                usage.finish_reason,
+                self._conversation(),
+                routing.parent,
+                self._asked_by,
+                self._kind,
+                routing.body_bytes,
+                None if grounds is None else grounds.why,
+                None if grounds is None else grounds.home,
+                None if grounds is None else grounds.home_in_flight,
+                None if grounds is None else grounds.spill_threshold,
+                None if grounds is None else grounds.candidates,
+                change,
+                shared_ratio,
+                recomputed_tokens,
             )
         )

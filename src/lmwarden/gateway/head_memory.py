@@ -1,8 +1,8 @@
 """What one client connection remembers of its last head, so that the next one like it need not be parsed.
 
 See ``known_heads`` for what "like it" means. ``keep`` must be called with the bytes of exactly one head and the request
-that the parser made of exactly these bytes. What comes back from ``recall`` has the credential of its own bytes and no
-identity: whoever takes it checks its key.
+that the parser made of exactly these bytes. What comes back from ``recall`` carries the same credential, byte for byte,
+and whose key that was found to be: whoever takes it asks whether the key is still good.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class HeadMemory:
             return None
         self._misses = 0
         length, end = found
-        return with_length(request, length, known.credential_in(text, end)), end
+        return with_length(request, length), end
 
     def forget(self) -> None:
         """Another head came."""
@@ -52,5 +52,5 @@ class HeadMemory:
         if not request.rememberable:
             return
         self._misses += 1
-        self._known = remember(head, request.credential)
+        self._known = remember(head)
         self._request = request.copied() if self._known is not None else None

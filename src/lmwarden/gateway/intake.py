@@ -22,9 +22,10 @@ from lmwarden.gateway.responses import Origin, continued_response
 from lmwarden.gateway.routes import Route, Tap
 from lmwarden.gateway.scope import may_use, shown
 from lmwarden.gateway.serving import ModelService
+from lmwarden.gateway.settings import ServedModel
 from lmwarden.gateway.splice import CannotSpliceError, include_usage, is_true, replace
 from lmwarden.routing.fields import RequestFields, decode_fields
-from lmwarden.routing.identity import identify
+from lmwarden.routing.identity import Asker
 from lmwarden.routing.opening import is_resumed, opening
 from lmwarden.types import KeyIdentity, ReplicaId, RoutingRequest
 
@@ -113,14 +114,7 @@ def routing_request(
     if route.tap is None:
         return RoutingRequest(auxiliary=True, pin=pin, pinnable=pinnable, body_bytes=len(request.body))
     served = service.served
-    identity = identify(
-        request.first,
-        fields,
-        secret=served.identity_secret,
-        model=served.name,
-        key_digest=request.key_digest,
-        operator_headers=served.operator_headers,
-    )
+    identity = _asker(request, served).identify(fields)
     found = identity.opening
     conversation = identity.conversation
     resumed = False
@@ -141,6 +135,23 @@ def routing_request(
         body_bytes=len(request.body),
         max_output_tokens=_integer(bytes(limit)) if limit else None,
     )
+
+
+def _asker(request: ClientRequest, served: ServedModel) -> Asker:
+    """Who asks, as far as the head tells; worked out once for requests that repeat their head."""
+    notes = request.notes
+    if notes is not None and notes.asker is not None and notes.model == served.name and notes.key is request.key:
+        return notes.asker
+    asker = Asker(
+        request.first,
+        secret=served.identity_secret,
+        model=served.name,
+        key_digest=request.key_digest,
+        operator_headers=served.operator_headers,
+    )
+    if notes is not None:
+        notes.asker, notes.model, notes.key = asker, served.name, request.key
+    return asker
 
 
 def _integer(text: bytes) -> int | None:

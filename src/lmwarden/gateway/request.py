@@ -21,6 +21,7 @@ from lmwarden.gateway.envelope import Problem
 from lmwarden.gateway.heads import Lines, bearer, read_request_lines
 from lmwarden.gateway.routes import ROUTES, Api, Route, api_of, authority_of, find_route, split_target
 from lmwarden.gateway.settings import Authenticator
+from lmwarden.routing.identity import Asker
 from lmwarden.types import KeyIdentity
 
 _HOST_AND_PORT = re.compile(rb"(\[[^]]*\]|[^]\[:]*)(?::[0-9]*)?")
@@ -36,6 +37,18 @@ def body_limit(request: ClientRequest, max_body_bytes: int) -> int:
     if request.route is not None and request.route.local is not None:
         return min(_MAX_LOCAL_BODY_BYTES, max_body_bytes)
     return max_body_bytes
+
+
+class HeadNotes:
+    """What was worked out from a head, for the requests that repeat it."""
+
+    __slots__ = ("asker", "key", "model")
+
+    def __init__(self) -> None:
+        self.asker: Asker | None = None
+        """Of a request with this head for ``model`` by ``key``."""
+        self.model = ""
+        self.key: KeyIdentity | None = None
 
 
 class ClientRequest(msgspec.Struct, eq=False):
@@ -61,6 +74,9 @@ class ClientRequest(msgspec.Struct, eq=False):
     credential: bytes | None = None
     """As the client sent it; goes nowhere but to the authenticator."""
     key: KeyIdentity | None = None
+    """Whose key the credential is."""
+    notes: HeadNotes | None = None
+    """Shared by all requests that repeat a head; None: it is not one that may repeat."""
     coding: str = ""
     """Of the body, until it is decoded; empty: none."""
     body: bytes | bytearray = b""
@@ -94,17 +110,14 @@ class ClientRequest(msgspec.Struct, eq=False):
 
     def copied(self) -> ClientRequest:
         """The same head for other requests; later changes to this one do not reach it."""
-        copy = with_length(self, 0, None)
+        copy = with_length(self, 0)
         copy.onward = (b"".join(self.onward),)
+        copy.notes = HeadNotes()
         return copy
 
 
-def with_length(model: ClientRequest, length: int, credential: bytes | None) -> ClientRequest:
-    """A request whose head is that of ``model`` but for its Content-Length, and whose key is still to be checked.
-
-    Args:
-        credential: what its own head carries.
-    """
+def with_length(model: ClientRequest, length: int) -> ClientRequest:
+    """A request whose head is that of ``model`` but for its Content-Length; its key is to be checked once more."""
     return ClientRequest(
         model.method,
         False,
@@ -117,8 +130,9 @@ def with_length(model: ClientRequest, length: int, credential: bytes | None) -> 
         model.repeated,
         length,
         False,
-        credential,
-        None,
+        model.credential,
+        model.key,
+        model.notes,
         model.coding,
     )
 
@@ -238,7 +252,12 @@ def _authenticate(request: ClientRequest, authenticator: Authenticator) -> Probl
 
 
 def check_key(request: ClientRequest, authenticator: Authenticator) -> Problem | None:
-    """Check the credential that was read from the head."""
+    """Check the credential that was read from the head, or once more the key that it was found to be."""
+    key = request.key
+    if key is not None:
+        request.key = key = authenticator.still_good(key)
+        if key is not None:
+            return None
     credential = request.credential
     if credential is None:
         return envelope.NO_KEY if authenticator.required else None

@@ -81,6 +81,10 @@ class Authenticator(Protocol):
         """The key's identity, or None for an unknown key. Constant time in the key."""
         ...
 
+    def still_good(self, key: KeyIdentity) -> KeyIdentity | None:
+        """What ``check`` would say now of the credential for which it returned ``key``."""
+        ...
+
 
 class RequestLog(Protocol):
     """Where finished requests go. The ledger implements it."""

@@ -132,17 +132,19 @@ class Counts(msgspec.Struct, eq=False, gc=False):
     def usage(self) -> Usage:
         """The counts. One that no engine can mean is a reporting fault and counts as unknown: below 0, beyond any
         context, or a cached part larger than the prompt."""
-        prompt, completion = _plausible(self.prompt, MOST_TOKENS), _plausible(self.completion, MOST_TOKENS)
+        prompt, cached, completion = self.prompt, self.cached, self.completion
+        if prompt is not None and not 0 <= prompt <= MOST_TOKENS:
+            prompt = None
+        if cached is not None and not 0 <= cached <= (MOST_TOKENS if prompt is None else prompt):
+            cached = None
+        if completion is not None and not 0 <= completion <= MOST_TOKENS:
+            completion = None
         return Usage(
             prompt_tokens=prompt,
-            cached_tokens=_plausible(self.cached, prompt if prompt is not None else MOST_TOKENS),
+            cached_tokens=cached,
             completion_tokens=completion,
             finish_reason=self.finish_reason,
         )
-
-
-def _plausible(tokens: int | None, most: int) -> int | None:
-    return tokens if tokens is not None and 0 <= tokens <= most else None
 
 
 def take_choices(counts: Counts, choices: list[Choice] | None) -> None:

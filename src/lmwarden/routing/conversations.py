@@ -258,8 +258,7 @@ class ConversationTable:
         home = conversation.home
         if home is not None and not conversation.in_flight and conversation.live and home.epoch == conversation.epoch:
             weight, tokens = conversation.idle_weight, conversation.context_tokens
-            self._fleet.hold_idle(home, -weight, -weight * tokens, conversation.last_used)
-            self._fleet.hold_open(home, tokens)
+            self._fleet.hold_idle(home, -weight, -weight * tokens, conversation.last_used, tokens)
             conversation.in_flight = 1
             self.touch(key, conversation, now)
             return
@@ -287,8 +286,7 @@ class ConversationTable:
             self._fleet.hold_open(home, context_tokens - before)
         else:
             weight = conversation.idle_weight
-            self._fleet.hold_open(home, -before)
-            self._fleet.hold_idle(home, weight, weight * context_tokens, now)
+            self._fleet.hold_idle(home, weight, weight * context_tokens, now, -before)
 
     def remove(self, key: ConversationKey, conversation: Conversation) -> None:
         """Forget one that is not in use."""

@@ -1,7 +1,7 @@
 """The door of the waiting room: where the router asks it, and what it lets out.
 
 The router calls here for every request while admission is on. As long as the room is not engaged this only looks on:
-it notes the ends of turns, and every ``LOOK_S`` it compares demand with capacity. When the room engages,
+``ends`` notes the ends of turns, and every ``LOOK_S`` it compares demand with capacity. When the room engages,
 whoever is in flight or was a moment ago gets a place, even where that is more than fits: places are given up, never
 taken from a running turn. While it is engaged, a turn that keeps a conversation's home needs a place; everything else
 (pins, auxiliary calls, requests of no conversation, turns that spill) is a guest. When it disengages all who wait go.
@@ -36,7 +36,6 @@ from lmwarden.types import (
     RoutingRequest,
     RoutingSettings,
     Ticket,
-    Usage,
 )
 
 LOOK_S = 0.5
@@ -87,8 +86,9 @@ class Door:
         self._table = table
         self._router = router
         self.room = WaitingRoom(fleet, settings.prefer, settings.max_wait_s)
+        self._thrash = self.room.thrash
         self._use = Use(self.room, fleet, table, router.open_turns)
-        self._ends = Ends(self.room)
+        self.ends = Ends(self.room)
         self._gaps = self.room.learned.gaps
         self._look_at = now + LOOK_S
         self._pump_at = math.inf
@@ -96,7 +96,7 @@ class Door:
     @property
     def engaged(self) -> bool:
         """Whether turns need places."""
-        return self.room.thrash.engaged
+        return self._thrash.engaged
 
     def configure(self, settings: RoutingSettings, now: float) -> Sequence[Action]:
         """Other settings, admission still on."""
@@ -135,7 +135,7 @@ class Door:
         room, key = self.room, request.conversation
         if conversation is not None and choice.binds and not conversation.in_flight:
             self._came_back(conversation, now)
-        if not self.engaged or key is None or choice.decision not in _HELD or request.engine is not None:
+        if not self._thrash.engaged or key is None or choice.decision not in _HELD or request.engine is not None:
             return None
         tokens = room.learned.footprint(request, conversation)
         if room.goes_at_once(key, tokens, now):
@@ -179,10 +179,6 @@ class Door:
         if self.engaged:
             self.went(ticket, request, key, choice, now)
 
-    def learn(self, ticket: Ticket, turn: OpenTurn, usage: Usage, now: float) -> None:
-        """A request ended well; called before its conversation knows."""
-        self._ends.note(ticket, turn, usage, now)
-
     def gave_up(self, ticket: Ticket, now: float) -> Sequence[Action] | None:
         """The client left. None: the ticket does not wait."""
         waiter = self.room.get(ticket)
@@ -192,11 +188,7 @@ class Door:
         return self.pump(now)
 
     def ended(self, ticket: Ticket, returns: bool, now: float) -> Sequence[Action]:
-        """A request that was sent has ended."""
-        if not self._router.open_turns():
-            self._ends.lull()
-        if not self.engaged:
-            return ()
+        """While engaged, a request that was sent has ended."""
         self.room.places.ended(ticket, returns or self.room.learned.comes_back, now)
         return self.pump(now)
 
@@ -212,7 +204,7 @@ class Door:
         actions: list[Action] = []
         if now >= self._look_at:
             self._look_at = now + LOOK_S
-            self._ends.catch_up()
+            self.ends.catch_up()
             self.room.refresh()
             gap_s = self.room.learned.gap_quantile_s(0.75)
             demand_ratio = self._use.demand_ratio(now)

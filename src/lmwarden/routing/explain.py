@@ -46,6 +46,7 @@ class Choice:
     """One decision with every number it used. Made on the hot path, so it only keeps references."""
 
     __slots__ = (
+        "binds",
         "compared",
         "decision",
         "engine",
@@ -68,6 +69,8 @@ class Choice:
         compared: Comparison | None = None,
     ) -> None:
         self.decision = decision
+        self.binds = decision in _BINDING
+        """It is a turn of a conversation that has, or now gets, a home."""
         self.engine = engine
         self.replica = replica
         """None: the engine's own balancer chooses the rank."""
@@ -82,11 +85,6 @@ class Choice:
         """The candidates that were compared."""
 
     @property
-    def binds(self) -> bool:
-        """Whether it is a turn of a conversation that has, or now gets, a home."""
-        return self.decision in _BINDING
-
-    @property
     def replica_id(self) -> ReplicaId | None:
         return None if self.replica is None else self.replica.id
 
@@ -94,7 +92,7 @@ class Choice:
 def grounds(conversation: ConversationKey | None, choice: Choice) -> Grounds:
     """The same for the books of every request: no sentence, and few candidates, those of a conversation's turn only."""
     home = choice.home
-    compared = choice.compared if choice.decision in _BINDING else None
+    compared = choice.compared if choice.binds else None
     return Grounds(
         conversation,
         CODES[choice.why],

@@ -96,57 +96,76 @@ _conversation_decoder = msgspec.json.Decoder(str | _ConversationObject)
 _output_config_decoder = msgspec.json.Decoder(_OutputConfig)
 
 
-def identify(
-    headers: Mapping[bytes, bytes],
-    fields: RequestFields,
-    *,
-    secret: bytes,
-    model: str,
-    key_digest: bytes,
-    operator_headers: Sequence[bytes] = (),
-) -> Identity:
-    """Name the conversation of a request.
+class Asker:
+    """Whoever sends a head, for one model and with one key: what the head alone says is worked out once, however often
+    the head repeats.
 
     Args:
         headers: Lower-case name to the first value of that name.
-        fields: The body's members.
         secret: The data folder's key, at most 64 bytes.
         model: The served model's name, after aliases.
         key_digest: Of the caller's API key (``KeyIdentity.digest``), empty where none is required.
         operator_headers: Lower-case names to try first.
     """
-    session: bytes | None = None
-    source = "none"
-    claude = False
-    for name in operator_headers:
-        session = _usable(headers.get(name))
-        if session is not None:
-            source = name.decode("latin-1")
-            break
-    if session is None:
-        session = _usable(headers.get(b"x-claude-code-session-id"))
-        if session is not None:
-            source, claude = "x-claude-code-session-id", True
-        elif fields.metadata:
+
+    __slots__ = ("_by_head", "_claude", "_headers", "_hinted", "_key_digest", "_metadata_first", "_model", "_secret")
+
+    def __init__(
+        self,
+        headers: Mapping[bytes, bytes],
+        *,
+        secret: bytes,
+        model: str,
+        key_digest: bytes,
+        operator_headers: Sequence[bytes] = (),
+    ) -> None:
+        self._headers = headers
+        self._secret = secret
+        self._model = model
+        self._key_digest = key_digest
+        self._hinted = headers.get(b"x-claude-code-request-class", b"").strip().lower() == b"auxiliary"
+        session, source = _first_header(headers, (*operator_headers, b"x-claude-code-session-id"))
+        self._claude = session is not None and b"x-claude-code-session-id" in headers
+        self._metadata_first = session is None
+        """What the head says holds only where the body's metadata names no session."""
+        if session is None:
+            session, source = _first_header(headers, _SESSION_HEADERS)
+        self._by_head = None if session is None else self._identity(session, source, self._claude)
+
+    def identify(self, fields: RequestFields) -> Identity:
+        """Name the conversation of a request with this head and these members of its body."""
+        found, claude = self._by_head, self._claude
+        if self._metadata_first and fields.metadata:
             session = _session_of_metadata(fields.metadata)
             if session is not None:
-                source, claude = "metadata.user_id", True
-    else:
-        claude = b"x-claude-code-session-id" in headers
-    if session is None:
-        session, source = _other_session(headers, fields)
-    if session is None:
-        found = opening(fields, secret=secret, model=model)
+                found, claude = self._identity(session, "metadata.user_id", True), True
+        if found is None:
+            session, source = _session_of_body(fields)
+            if session is None:
+                return self._by_opening(fields)
+            found = self._identity(session, source, False)
+        if claude and found.parent is None and not found.auxiliary and _is_title_call(fields):
+            return msgspec.structs.replace(found, auxiliary=True)
+        return found
+
+    def _identity(self, session: bytes, source: str, claude: bool) -> Identity:
+        agent, parent_agent = _agent(self._headers, session, claude)
+        key = self._digest(session, agent or b"")
+        parent = None if agent is None else self._digest(session, parent_agent)
+        return Identity(key, parent, False, self._hinted, source, None)
+
+    def _by_opening(self, fields: RequestFields) -> Identity:
+        found = opening(fields, secret=self._secret, model=self._model)
         if found is None:
             return Identity(None, None, False, False, "none", None)
-        key = _digest(secret, model, key_digest, b"opening", found)
-        return Identity(key, None, True, _is_hinted_auxiliary(headers), "opening", found)
+        return Identity(self._digest(b"opening", found), None, True, self._hinted, "opening", found)
 
-    agent, parent_agent = _agent(headers, session, claude)
-    key = _digest(secret, model, key_digest, session, agent or b"")
-    parent = None if agent is None else _digest(secret, model, key_digest, session, parent_agent)
-    auxiliary = _is_hinted_auxiliary(headers) or (claude and agent is None and _is_title_call(fields))
-    return Identity(key, parent, False, auxiliary, source, None)
+    def _digest(self, *parts: bytes) -> bytes:
+        """Keyed hash of the parts, each with its length, so that two different lists never run together alike."""
+        digest = _begin_digest(self._secret, self._model, self._key_digest).copy()
+        for part in parts:
+            digest.update(b"%d:%b" % (len(part), part))
+        return digest.digest()
 
 
 def _agent(headers: Mapping[bytes, bytes], session: bytes, claude: bool) -> tuple[bytes | None, bytes]:
@@ -162,14 +181,6 @@ def _agent(headers: Mapping[bytes, bytes], session: bytes, claude: bool) -> tupl
         return None, b""
     parent = _usable(headers.get(b"x-codex-parent-thread-id")) or b""
     return thread, b"" if parent == session else parent
-
-
-def _digest(secret: bytes, model: str, key_digest: bytes, *parts: bytes) -> bytes:
-    """Keyed hash of the parts, each with its length, so that two different lists never run together alike."""
-    digest = _begin_digest(secret, model, key_digest).copy()
-    for part in parts:
-        digest.update(b"%d:%b" % (len(part), part))
-    return digest.digest()
 
 
 @lru_cache(maxsize=1024)
@@ -210,11 +221,16 @@ def _session_of_metadata(metadata: Raw) -> bytes | None:
     return _usable_text(found.group(1)) if found else None
 
 
-def _other_session(headers: Mapping[bytes, bytes], fields: RequestFields) -> tuple[bytes | None, str]:
-    for name in _SESSION_HEADERS:
+def _first_header(headers: Mapping[bytes, bytes], names: Sequence[bytes]) -> tuple[bytes | None, str]:
+    """The first of these headers that holds a usable id: the id, and its name."""
+    for name in names:
         session = _usable(headers.get(name))
         if session is not None:
-            return session, name.decode()
+            return session, name.decode("latin-1")
+    return None, "none"
+
+
+def _session_of_body(fields: RequestFields) -> tuple[bytes | None, str]:
     session = _usable_text(text_of(fields.prompt_cache_key))
     if session is not None:
         return session, "prompt_cache_key"
@@ -230,10 +246,6 @@ def _other_session(headers: Mapping[bytes, bytes], fields: RequestFields) -> tup
     if user is not None and len(user) <= MAX_ID_BYTES and _ID_SHAPED.match(user):
         return _usable_text(user), "user"
     return None, "none"
-
-
-def _is_hinted_auxiliary(headers: Mapping[bytes, bytes]) -> bool:
-    return headers.get(b"x-claude-code-request-class", b"").strip().lower() == b"auxiliary"
 
 
 def _is_title_call(fields: RequestFields) -> bool:

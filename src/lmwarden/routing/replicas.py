@@ -389,15 +389,24 @@ class Fleet:
         replica.open_tokens += tokens
         self._outdate(replica)
 
-    def hold_idle(self, replica: Replica, weight: float, tokens: float, idle_since: float) -> None:
-        """Add (negative: take away) one that is idle since ``idle_since``, with its weight and weighted context."""
+    def hold_idle(
+        self, replica: Replica, weight: float, tokens: float, idle_since: float, opened_tokens: int = 0
+    ) -> None:
+        """Add (negative: take away) one that is idle since ``idle_since``, with its weight and weighted context.
+
+        Args:
+            opened_tokens: its context if it is taken away because a turn begins, less that if one ended.
+        """
         if idle_since - self._decay_from > _REBASE_S:
             self._rebase(idle_since)
         scale = math.exp((idle_since - self._decay_from) / WARM_S)
+        warm, warm_tokens = replica.warm_scaled + weight * scale, replica.warm_tokens_scaled + tokens * scale
         # Rounding may leave a trace below 0 when the last one goes.
-        replica.warm_scaled = max(0.0, replica.warm_scaled + weight * scale)
-        replica.warm_tokens_scaled = max(0.0, replica.warm_tokens_scaled + tokens * scale)
-        self._outdate(replica)
+        replica.warm_scaled = warm if warm > 0.0 else 0.0
+        replica.warm_tokens_scaled = warm_tokens if warm_tokens > 0.0 else 0.0
+        replica.open_tokens += opened_tokens
+        if not replica.stale:
+            self._outdate(replica)
 
     def spill_threshold(self, setting: int | None) -> tuple[int, str]:
         """The threshold in requests in flight, and where it comes from: set, auto or default."""

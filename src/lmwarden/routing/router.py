@@ -97,7 +97,8 @@ class Router:
     def offer(self, request: RoutingRequest, now: float) -> tuple[Ticket, Sequence[Action]]:
         """Decide, and reserve. See ``RouterContract``."""
         self._last_ticket = ticket = self._last_ticket + 1
-        request = split_shared(self._table, request, now)
+        if request.opening is not None:
+            request = split_shared(self._table, request, now)
         key = request.conversation
         conversation = None if key is None else self._table.get(key)
         choice = self._decide(request, conversation, now)
@@ -126,7 +127,8 @@ class Router:
         self._reserve(entry)
         if self._door is not None and self._door.engaged:
             self._door.went(ticket, request, entry.key, choice, now)
-        return Dispatch(ticket, choice.replica_id, choice.engine.name, choice.decision)
+        replica = choice.replica
+        return Dispatch(ticket, None if replica is None else replica.id, choice.engine.name, choice.decision)
 
     def failed_before_response(self, ticket: Ticket, now: float) -> Sequence[Action]:
         """See ``RouterContract``."""
@@ -178,7 +180,7 @@ class Router:
                     self._fleet.failed(replica, now, certain=outcome is _TIMEOUT)
             self._end_reservation(entry.choice)
             if self._door is not None and outcome is _OK and usage is not None:
-                self._door.learn(ticket, entry, usage, now)
+                self._door.ends.note(ticket, entry, usage, now)
             return self._close(ticket, entry, usage, now)
         return ()
 
@@ -451,4 +453,9 @@ class Router:
                 returns = usage.finish_reason in RETURNS
                 conversation.body_bytes = entry.request.body_bytes
             self._table.end_turn(entry.key, conversation, context_tokens, returns, now)
-        return () if self._door is None else self._door.ended(ticket, returns, now)
+        door = self._door
+        if door is None:
+            return ()
+        if not self._open:
+            door.ends.lull()
+        return door.ended(ticket, returns, now) if door.engaged else ()
