@@ -203,7 +203,7 @@ def simulated(profile: Path) -> Iterator[str]:
 
 def main() -> int:
     """Returns the exit status: 0 the target is reached, 1 not, 3 no vLLM on this machine."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--levels", default="6,20", help="numbers of sessions at once")
     parser.add_argument("--sessions", type=int, default=60, help="how many are played in each run")
     parser.add_argument("--rest-s", type=float, default=30.0, help="pause before each run")

@@ -49,7 +49,7 @@ async def calibrate(hardware: str, speed: float) -> StepModel:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hardware", default="a4000-qwen3-4b")
     parser.add_argument("--speed", type=float, default=1.0)
     options = parser.parse_args()

@@ -388,7 +388,7 @@ def held_at_rest(metrics: Metrics) -> dict[str, int]:
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser()
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--conversations", type=int, default=1000)
     arguments.add_argument("--turns", type=int, default=20)
     arguments.add_argument("--agents", type=int, default=100)

@@ -104,7 +104,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser()
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--replicas", type=int, default=64)
     arguments.add_argument("--conversations", type=int, default=100_000)
     options = arguments.parse_args()

@@ -222,7 +222,7 @@ def main() -> None:
     if sys.argv[1:2] == ["room"]:
         overload_room.main(sys.argv[2:])
         return
-    arguments = argparse.ArgumentParser()
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("study", choices=list(STUDIES))
     arguments.add_argument("--seeds", default="1001,1002,1003,1004")
     arguments.add_argument("--hardware", default=HARDWARE)

@@ -391,7 +391,9 @@ def ended(run: VirtualRun) -> list[Any]:
 
 def main(arguments: Sequence[str]) -> None:
     """Play the cases that are named, and print their tables."""
-    parser = argparse.ArgumentParser(prog="benchmarks.overload room")
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.overload room", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--case", default=",".join(CASES), help=f"some of {', '.join(CASES)}")
     parser.add_argument("--seeds", default="1001,1002,1003,1004,1005,1006,1007,1008")
     parser.add_argument("--bound", action="store_true", help="print what can be had at all, instead")

@@ -28,7 +28,7 @@ CANDIDATES: dict[str, Weights] = {
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser()
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--seeds", default="1,2,3")
     arguments.add_argument("--seconds", type=float, default=300.0)
     arguments.add_argument("--warmup", type=float, default=0.0)

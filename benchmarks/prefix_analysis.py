@@ -169,7 +169,7 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser()
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rounds", type=int, default=8)
     arguments.add_argument("--seconds", type=float, default=3.0)
     arguments.add_argument("--streams", type=int, default=16)

@@ -220,7 +220,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser()
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--seeds", default=SEEDS)
     arguments.add_argument("--seconds", type=float, default=180.0)
     arguments.add_argument("--balancer", choices=BALANCER_VERSIONS, default="0.26")

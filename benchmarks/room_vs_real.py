@@ -157,7 +157,7 @@ def _spread(measure: Measure, rows: Sequence[LevelResult]) -> float:
 
 def main() -> int:
     """Returns the exit status: 0 the targets are reached, or not all arms were asked for; 1 not; 3 no vLLM here."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--levels", default="6,12", help="sessions at once: the capacity, and twice that")
     parser.add_argument("--arms", default=",".join(ARMS), help="compared is only where all of these are there")
     parser.add_argument("--repeats", type=int, default=2)

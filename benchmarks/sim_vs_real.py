@@ -261,7 +261,7 @@ def _record(comparison: Comparison) -> None:
 
 def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 both targets reached, 1 not, 3 no vLLM on this machine."""
-    parser = argparse.ArgumentParser(description="the simulated engine against a real vLLM on the CPU")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", action="store_true", help=f"write vLLM's answers to {RECORDING.name}")
     options = parser.parse_args(arguments)
     found = subprocess.run([REPOSITORY / "scripts/real-vllm-env.sh"], check=False, text=True, stdout=subprocess.PIPE)

@@ -144,7 +144,7 @@ def measure(port: int, options: argparse.Namespace) -> RunOutcome:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser()
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--sessions", type=int, default=300)
     arguments.add_argument("--seconds", type=float, default=30.0)
     arguments.add_argument("--tokens-per-second", type=float, default=20.0)

@@ -136,7 +136,7 @@ def _shares(row: LevelResult) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="speed 10, 120 s, one seed")
     parser.add_argument("--levels", default="8,16")
     parser.add_argument("--arms", default="off,hash,on")

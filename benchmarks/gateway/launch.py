@@ -108,7 +108,7 @@ async def serve(arguments: argparse.Namespace, folder: Path) -> None:
 
 def main() -> None:
     """Parse and run."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("port", type=int)
     parser.add_argument("upstream", type=int)
     parser.add_argument("stats", type=Path)

@@ -320,7 +320,7 @@ def verdict(rows: dict[str, dict[str, float]]) -> bool:
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-peers", action="store_true")

@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { change, loadSession, session } from "./api/client";
 import { count, span } from "./format";
 import { texts } from "./i18n";
-import { ageS, connection, firstVersion, isOld, snapshot, startLive, stopLive } from "./live";
+import { ageS, connection, firstVersion, isOld, isSilent, silentS, snapshot, startLive, stopLive } from "./live";
 import { Breakers } from "./pages/breakers";
 import { Checks } from "./pages/checks";
 import { Connect } from "./pages/connect";
@@ -70,9 +70,9 @@ function View() {
   const [page, name, more] = parts;
   switch (page) {
     case "models":
-      return name ? <ModelPage key={name} name={name} /> : <Overview />;
+      return name ? <ModelPage key={name} name={name} /> : <Nowhere />;
     case "engines":
-      return name && more === "logs" ? <Logs key={name} engine={name} /> : <Overview />;
+      return name && more === "logs" ? <Logs key={name} engine={name} /> : <Nowhere />;
     case "stats":
       return <Stats />;
     case "conversations":
@@ -89,9 +89,20 @@ function View() {
       return <Settings />;
     case "checks":
       return <Checks />;
-    default:
+    case undefined:
       return <Overview />;
+    default:
+      return <Nowhere />;
   }
+}
+
+function Nowhere() {
+  return (
+    <>
+      <Note tone="info">{texts.value.common.nowhere}</Note>
+      <Overview />
+    </>
+  );
 }
 
 function Side(props: { locked: boolean }) {
@@ -205,12 +216,13 @@ function Live() {
 function Banner() {
   const words = texts.value.live;
   const updated = firstVersion.value !== null && session.value !== null && session.value.version !== firstVersion.value;
+  const broken = connection.value === "broken";
   const age = span(ageS.value);
   return (
     <div role="status" class="banner">
       {isOld.value && (
-        <Note tone={connection.value === "broken" ? "fault" : "warning"}>
-          {connection.value === "broken" ? words.brokenLong(age) : words.stuckLong(age)}
+        <Note tone={broken || isSilent.value ? "fault" : "warning"}>
+          {isSilent.value ? words.silentLong(span(silentS.value)) : broken ? words.brokenLong(age) : words.stuckLong(age)}
         </Note>
       )}
       {session.value !== null && session.value.speed > 1 && <Note tone="info">{words.simulated(count(session.value.speed))}</Note>}

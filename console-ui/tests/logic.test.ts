@@ -4,7 +4,7 @@ import { legendOrder, lonely, widerBars, type PlotSpec } from "../src/logic/plot
 import { en } from "../src/i18n/en";
 import { byCause } from "../src/logic/breakers";
 import { busiestSentence } from "../src/logic/busiest";
-import { append, merge } from "../src/logic/paging";
+import { append, merge, olderAreGone } from "../src/logic/paging";
 import { fromLocalInput, parseRange, rangeQuery, refreshMs, toLocalInput } from "../src/logic/range";
 import { align, column, evenSplits, group, hasData, largest, latestKnown, roundUp, stack, sum } from "../src/logic/series";
 import { bySection } from "../src/logic/settings";
@@ -291,5 +291,20 @@ describe("settings", () => {
       ["", 1],
       ["models[0].routing", 1],
     ]);
+  });
+});
+
+describe("older turns", () => {
+  const row = { turns: 12, in_flight: 0, last_used: 1000 };
+  it("are gone where rows are fewer than the turns that have ended", () => {
+    expect(olderAreGone(row, 12, 2000)).toBe(false);
+    expect(olderAreGone(row, 11, 2000)).toBe(true);
+    expect(olderAreGone({ ...row, in_flight: 2 }, 10, 2000)).toBe(false);
+    expect(olderAreGone({ ...row, in_flight: 2 }, 9, 2000)).toBe(true);
+  });
+  it("are not taken for gone while the last one is written", () => {
+    expect(olderAreGone(row, 11, 1001)).toBe(false);
+    expect(olderAreGone(row, 10, 1001)).toBe(true);
+    expect(olderAreGone({ ...row, in_flight: 1 }, 10, 1001)).toBe(false);
   });
 });

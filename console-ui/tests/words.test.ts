@@ -78,13 +78,13 @@ describe("words for codes", () => {
     const warning = { code: "stale_metrics", text: "the last good look is 14 s old", what_to_do: "server" };
     expect(warningWords(zh, warning)).toEqual({
       title: zh.checks.stale_metrics.title,
-      text: warning.text,
+      text: "The last good look is 14 s old",
       english: true,
       todo: zh.checks.stale_metrics.todo,
     });
     expect(warningWords(en, { ...warning, code: "of_a_later_version" })).toEqual({
       title: "",
-      text: warning.text,
+      text: "The last good look is 14 s old",
       english: true,
       todo: "server",
     });
@@ -106,9 +106,9 @@ describe("words for codes", () => {
 
   it.each([
     ["engine_down", "why", "e0（http://a:1）没有响应"],
-    ["engine_starting", "detail", "e0 正在启动"],
-    ["engine_stopping", "detail", "e0 正在停止"],
-    ["engine_stopped", "detail", "e0 已停止"],
+    ["engine_starting", "step", "e0 正在启动"],
+    ["engine_stopping", "reason", "e0 正在停止"],
+    ["engine_failed", "reason", "e0 无法启动"],
     ["pin_failed", "detail", "e0 在 /v1/messages 上不遵守指定的 rank"],
     ["pin_unverified", "detail", "尚不清楚 e0 在 /v1/messages 上是否遵守 rank"],
   ])("keeps the reason of %s in Chinese, and does without where there is none", (code, name, sentence) => {
@@ -117,6 +117,39 @@ describe("words for codes", () => {
       warningWords(zh, { code, text: "server", what_to_do: null, params: { ...params, ...more } });
     expect(told({ [name]: "no [::1] route" })).toMatchObject({ text: `${sentence}：no [::1] route`, english: false });
     for (const none of [{}, { [name]: "" }]) expect(told(none)).toMatchObject({ text: sentence, english: false });
+  });
+
+  it.each([
+    [
+      { when: "starting", exit_status: 2, pause_s: 4, last_line: "oom" },
+      "e0 崩溃了：在就绪之前以退出状态 2 结束；4 秒后再次启动（日志最后一行：oom）",
+    ],
+    [{ when: "running", signal: 9, step: "importing" }, "e0 崩溃了：在运行中被信号 9 终止；正在重新启动（正在载入程序）"],
+    [{ reason: "it could not be started" }, "e0 崩溃了：it could not be started"],
+    [
+      { when: "running", signal: 9, step: "a step of a later version" },
+      "e0 崩溃了：在运行中被信号 9 终止；正在重新启动（a step of a later version）",
+    ],
+  ])("says in Chinese how an engine crashed: %#", (params, sentence) => {
+    const warning = { code: "engine_crashed", text: "server", what_to_do: null, params: { engine: "e0", detail: "in English", ...params } };
+    expect(warningWords(zh, warning)).toMatchObject({ text: sentence, english: false });
+  });
+
+  it("says how large a CPU tier would end the waiting, where that is known", () => {
+    const warning = { code: "waiting_room", text: "server", what_to_do: null };
+    const sized = { ...warning, params: { tier_tokens: 73_000, tier_gib: 10.1 } };
+    expect(warningWords(en, sized).todo).toContain("(kv_offload_gib) of at least 73,000 tokens for each replica, which are 10 GiB, end");
+    expect(warningWords(zh, sized).todo).toContain("kv_offload_gib，每个副本至少 73,000 token，即 10 GiB");
+    expect(warningWords(en, warning).todo).toMatch(/a CPU tier \(kv_offload_gib\) end the waiting\.$/);
+    const tier = { ...warning, code: "cpu_tier" };
+    expect(warningWords(en, tier).todo).toBe("Set kv_offload_gib under [models.engine], or vLLM's --kv-offloading-size.");
+  });
+
+  it("begins a sentence with a capital, and leaves names as they are", () => {
+    const text = (sentence: string) => warningWords(en, { code: "ledger", text: sentence, what_to_do: null }).text;
+    expect(text("affinity is off: conversations move")).toBe("Affinity is off: conversations move");
+    expect(text("history and homes: no disk")).toBe("History and homes: no disk");
+    for (const name of ["e0: it ended", "e3/0 was taken out", "max_num_seqs is not known"]) expect(text(name)).toBe(name);
   });
 
   it("names the warden's own answers, also those of a later version", () => {

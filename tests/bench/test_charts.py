@@ -6,7 +6,7 @@ from tests.bench.test_results import row
 
 from lmwarden.bench.charts import BarChart, Chart, LineChart, charts
 from lmwarden.bench.counters import EngineCounters
-from lmwarden.bench.results import BenchResult, LevelResult, TtfbSeconds, WaitSeconds
+from lmwarden.bench.results import AS_RECORDED, BenchResult, LevelResult, TtfbSeconds, WaitSeconds
 
 
 def drawn(*rows: LevelResult) -> dict[str, Chart]:
@@ -69,3 +69,8 @@ def test_the_engine_s_own_spread_is_preferred_where_every_cell_has_it() -> None:
 def test_one_replica_is_no_spread() -> None:
     assert "spread" not in drawn(row(requests_by_replica={"e0/0": 9}))
     assert "decisions" not in drawn(row(decisions=None))
+
+
+def test_beside_no_other_level_a_bar_has_its_arm_s_name() -> None:
+    recorded = row(AS_RECORDED, loop="open", decisions={"placed": 1})
+    assert bars(drawn(recorded)["decisions"]).bars == ("on",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import msgspec
@@ -13,8 +14,9 @@ from tests.bench.test_results import row
 from lmwarden.bench.counters import EngineCounters
 from lmwarden.bench.errors import BenchError, PlanError
 from lmwarden.bench.language import Note, language
+from lmwarden.bench.notes import gain_note
 from lmwarden.bench.report import check_places, gain_sentence, markdown, save, show
-from lmwarden.bench.results import BenchResult, ClientCounters, LevelResult, TtfbSeconds
+from lmwarden.bench.results import AS_RECORDED, BenchResult, ClientCounters, LevelResult, TtfbSeconds
 
 
 def result(*rows: LevelResult) -> BenchResult:
@@ -29,6 +31,33 @@ OFF = row(
     ttfb_s=TtfbSeconds(p50=2.33, p95=6.32),
     unserved=0,
 )
+
+
+@pytest.mark.parametrize(
+    ("code", "heading", "level", "cell", "gain"),
+    [
+        (
+            "en",
+            "Sessions started/h",
+            "as recorded",
+            "sessions as recorded, on: 3 of",
+            "with sessions as recorded 44→86",
+        ),
+        ("zh", "每小时新开会话", "按记录", "会话按记录开始，on：", "会话按记录开始时来自缓存的提示 44→86"),
+    ],
+)
+def test_sessions_that_start_as_recorded_are_not_called_0_an_hour(
+    code: str, heading: str, level: str, cell: str, gain: str
+) -> None:
+    off, on = (msgspec.structs.replace(one, sessions=AS_RECORDED, loop="open") for one in (OFF, row(failed=3)))
+    words = language(code)
+    note = gain_note([off, on], "off", "on", words)
+    text = markdown(result(off, on), [] if note is None else [note], words)
+    assert f"| {heading} |" in text
+    assert f"| {level} |" in text
+    assert cell in text
+    assert gain in text
+    assert not re.search(r"(?<![0-9.])0 (sessions|个会话|on|off)", text)
 
 
 def test_a_level_is_one_row_and_each_figure_goes_from_off_to_on() -> None:

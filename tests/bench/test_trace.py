@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lmwarden.bench.errors import PlanError
-from lmwarden.bench.trace import TraceHead, TraceRequest, TraceWriter, read_trace
+from lmwarden.bench.trace import TraceHead, TraceRequest, TraceWriter, load_played, read_trace
 
 HEAD = b'{"lmwarden_trace":1,"unit":"tokens","block":16}\n'
 
@@ -83,6 +83,12 @@ def test_a_bad_line_is_named(content: bytes, says: str, tmp_path: Path) -> None:
 def test_a_trace_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"trace:.*absent: No such file"):
         read_trace(tmp_path / "absent")
+
+
+def test_the_home_folder_is_expanded_behind_the_word_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "t.jsonl").write_bytes(HEAD + b'{"t_s":1,"conversation":"a","prompt":9}\n')
+    assert load_played("trace:~/t.jsonl", open_loop="recorded") == read_trace(tmp_path / "t.jsonl")
 
 
 def test_a_trace_has_its_recorded_gaps(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lmwarden.bench.errors import PlanError
-from lmwarden.bench.plan import AS_RECORDED
+from lmwarden.bench.results import AS_RECORDED
 from lmwarden.bench.trace import Trace, TraceHead, TraceRequest, TraceWriter, read_trace
 from lmwarden.bench.virtual import SimulationPlan, SimulationRun, simulate_plan
 

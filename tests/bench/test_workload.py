@@ -48,9 +48,15 @@ def test_a_good_file_is_read() -> None:
         (b"[[0.0, 1.0], [1.0, 2.0]]", b"[[0.1, 1.0], [1.0, 2.0]]", "gap_s"),
         (b"[[0.0, 1.0], [1.0, 2.0]]", b"[[0.0, 3.0], [1.0, 2.0]]", "gap_s"),
         (b"[[0.0, 1.0], [1.0, 2.0]]", b"[[0.0, 0.0], [1.0, 2.0]]", "gap_s"),
-        (b"[layers]", b"[layers", "w.toml"),
+        (b"[layers]", b"[layers", "w.toml: not TOML: "),
+        (b"turns = 2", b"turns = = 2", "not TOML: Invalid value (at line 8"),
         (b"turns = 2", b"turns = 'two'", "turns"),
-        (b"turns = 2", b"turns = {kind = 'normal', median = 3}", "kind"),
+        (b"turns = 2", b"turns = {kind = 'normal', median = 3}", "turns.kind`; allowed: lognormal, mixture"),
+        (
+            b"turns = 2",
+            b"turns = {kind = 'mixture', parts = [{share = 1.0, of = {kind = 'x'}}]}",
+            "of.kind`; allowed: lognormal",
+        ),
         (b"turns = 2", b"turns = {kind = 'lognormal', median = 3, sigma = 1.0, most = 2}", "median"),
         (b"[think.slow]", b"[forks]\nshare = 1.5\nturns = 2\n[think.slow]", "share"),
         (b"[think.slow]", b"[leaving]\nshare = 0.5\nafter_first_token_s = [3.0, 1.0]\n[think.slow]", "after_first"),
@@ -77,6 +83,14 @@ def test_a_file_of_one_s_own_is_loaded_by_its_path(tmp_path: Path) -> None:
     assert load_workload(str(tmp_path / "mine.toml")).name == "w"
     with pytest.raises(PlanError, match=r"--workload .*absent\.toml: No such file"):
         load_workload(str(tmp_path / "absent.toml"))
+
+
+def test_the_home_folder_is_expanded_where_no_shell_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.toml").write_bytes(GOOD)
+    assert load_workload("~/mine.toml").name == "w"
+    with pytest.raises(PlanError, match=r"--workload ~nobody-here/absent\.toml: No such file"):
+        load_workload("~nobody-here/absent.toml")
 
 
 def test_unknown_names_list_what_is_known() -> None:

@@ -11,6 +11,7 @@ from tests.own_loop import on_its_own_loop
 
 from lmwarden.bench import calibrate_probe
 from lmwarden.bench.calibrate import HostFacts, PromptTime, StepModel, StepTime
+from lmwarden.bench.calibrate_probe import Probe
 from lmwarden.cli import main
 from lmwarden.cli.calibrate import summary
 from lmwarden.simulation.hardware import load_profile
@@ -21,20 +22,34 @@ from lmwarden.simulation.server import serving
 @pytest.fixture
 def engine() -> Iterator[str]:
     """A simulated engine on a loop of its own: the command runs its own loop in this thread."""
-    with on_its_own_loop(serving(SimulatedEngineOptions(replicas=1, speed=20.0, model="m"))) as (url, _):
+    with on_its_own_loop(serving(SimulatedEngineOptions(replicas=1, model="m"))) as (url, _):
         yield url
+
+
+HOST = StepModel(0.002, 0.005, 0.012, 1e-4, 1e-9, 1e-8, 2048)
+
+
+async def measured(probe: Probe, *_: object) -> tuple[list[PromptTime], list[StepTime]]:
+    """What a host without anybody else takes: a busy machine must not decide over a test of the command.
+
+    One real prompt is sent; ``test_calibrate_probe`` takes real timings.
+    """
+    assert (await probe.prompt(64)).seconds > 0
+    prompts = [PromptTime(tokens, HOST.first_token_s(tokens)) for tokens in (64, 600, 2000, 4000)]
+    groups = ((1, 64), (1, 2000), (3, 500))
+    return prompts, [StepTime(count, tokens, HOST.step_s(count, tokens)) for count, tokens in groups]
 
 
 def test_the_profile_is_one_that_simulate_takes(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(calibrate_probe, "PROMPT_TOKENS", (64, 600, 2000, 4000))
-    monkeypatch.setattr(calibrate_probe, "ANSWERS", ((1, 64), (1, 2000), (3, 500)))
+    monkeypatch.setattr(calibrate_probe, "measure", measured)
     file = tmp_path / "mine.toml"
     arguments = ["calibrate", "--url", engine, "--model", "m", "--max-num-seqs", "32"]
     assert main([*arguments, "--out", str(file)]) == 0
     printed = capsys.readouterr().out
     assert "KV cache of a replica: 44000 tokens" in printed
+    assert "The step model is off by 0.0 % on the average" in printed
     assert "Not measured: max_num_seqs (32)" in printed
     profile = load_profile(str(file))
     assert (profile.name, profile.kv_cache_tokens, profile.max_num_seqs) == ("mine", 44_000, 32)

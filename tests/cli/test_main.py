@@ -25,6 +25,11 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "says"),
     [
         (["frobnicate"], 'Unknown command "frobnicate"'),
+        (
+            ["frobnicate"],
+            "Available commands: demo, serve, simulated-engine, bench, simulate, calibrate, connect, doctor, keys (lmw",
+        ),
+        (["keys", "frobnicate"], "Available commands: create, list, revoke (lmwarden keys --help"),
         (["serve", "--port", "x"], 'Invalid value for --port: unable to convert "x" into int'),
         (["serve", "--frob"], "Unknown option: --frob"),
         (["serve", "extra"], "unexpected argument 'extra' (lmwarden serve --help lists what is allowed)"),

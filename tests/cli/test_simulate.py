@@ -146,6 +146,9 @@ def test_a_trace_can_be_played(tmp_path: Path, capsys: pytest.CaptureFixture[str
     arguments = ["simulate", "--workload", f"trace:{tmp_path / 't.jsonl'}", "--seconds", "30", "--seeds", "1"]
     assert main([*arguments, "--levels", "1"]) == 0
     assert main([*arguments, "--open-loop", "recorded", "--think", "recorded"]) == 0
-    assert "trace:t.jsonl" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "trace:t.jsonl" in printed
+    assert "as recorded" in printed
+    assert "0 sessions" not in printed
     assert main(["simulate", "--open-loop", "recorded"]) == 2
     assert "--open-loop recorded needs --workload trace:FILE" in capsys.readouterr().err

@@ -66,4 +66,5 @@ def test_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["simulated-engine", "--port", str(port)]) == 2
-    assert f"--port: cannot listen on 127.0.0.1 port {port}" in capsys.readouterr().err
+    says = f"--port: cannot listen on 127.0.0.1 port {port}: Address already in use; choose another"
+    assert says in capsys.readouterr().err

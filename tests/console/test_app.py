@@ -119,8 +119,8 @@ async def test_the_engines(console: Console, launched_console: LaunchedConsole) 
     assert process.pop("since") > 0
     assert process == {
         "phase": "starting", "detail": "it serves.", "step": "loading weights", "progress_ratio": 0.5, "pid": 100,
-        "restarts": 0, "exit_status": None, "last_lines": [], "taken_over": False, "outdated": False,
-        "command": "vllm serve org/model", "log": "/data/engines/e0.log",
+        "restarts": 0, "exit_status": None, "last_crash": None, "last_lines": [], "taken_over": False,
+        "outdated": False, "command": "vllm serve org/model", "log": "/data/engines/e0.log",
     }  # fmt: skip
 
 
@@ -222,6 +222,11 @@ async def test_logs_that_are_not_there(console: Console, launched_console: Launc
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_checks_know_the_client_port(whole_console: Console) -> None:
+    codes = {check["code"]: check for check in (await whole_console.get("/api/checks"))["checks"]}
+    assert (codes["client_open"]["level"], codes["client_open"]["params"]) == ("ok", {"guard": "this_machine"})
 
 
 async def test_the_checks_are_the_models_warnings_and_more(console: Console) -> None:

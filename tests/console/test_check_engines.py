@@ -11,9 +11,11 @@ from tests.console.made_up import CHAT, MESSAGES, engine, model, pin, process, r
 from lmwarden.console.check_engines import check_engines
 from lmwarden.console.findings import Check, Level
 from lmwarden.control import EngineSnapshot, EngineState
-from lmwarden.engine.launch_state import EnginePhase
+from lmwarden.engine.launch_state import Crash, EnginePhase
 from lmwarden.types import PinVerdict, ReplicaState
 
+CRASH = Crash(at=1.0, exit_status=2, was_ready=False, pause_s=4.0)
+KILLED = Crash(at=1.0, exit_status=-9, was_ready=True, pause_s=0.0)
 NOW = 1_800_000_000.0
 """What the clock says: these cases are made when the tests are collected, which may be minutes before they run."""
 
@@ -80,6 +82,24 @@ def found(**changes: Any) -> dict[str, Check]:
             Level.WARNING,
             "e0: starting (loading weights)",
         ),
+        (
+            process(EnginePhase.STARTING, detail="starting", step="importing", last_crash=CRASH, last_lines=("oom",)),
+            "engine_crashed",
+            Level.FAULT,
+            "e0: it ended with exit status 2 before it was ready and is started again (importing) (its last line: oom)",
+        ),
+        (
+            process(EnginePhase.STARTING, detail="starting", last_crash=KILLED),
+            "engine_crashed",
+            Level.FAULT,
+            "e0: it ended by signal 9 and is started again",
+        ),
+        (
+            process(EnginePhase.STARTING, detail="starting", last_crash=msgspec.structs.replace(KILLED, over_at=2.0)),
+            "engine_starting",
+            Level.WARNING,
+            "e0: starting",
+        ),
         (process(EnginePhase.STOPPING), "engine_stopping", Level.WARNING, "e0"),
         (process(EnginePhase.STOPPED), "engine_stopped", Level.WARNING, "e0"),
         (process(outdated=True), "engine_outdated", Level.WARNING, "e0 runs with another command"),
@@ -93,6 +113,26 @@ def test_each_trouble(ill: EngineSnapshot, code: str, level: Level, says: str, m
     assert check.what_to_do
     assert "{" not in check.what_to_do
     assert check.engine == "e0"
+
+
+@pytest.mark.parametrize(
+    ("phase", "crash", "params"),
+    [
+        (EnginePhase.BACKING_OFF, CRASH, {"when": "starting", "exit_status": 2, "pause_s": 4.0}),
+        (EnginePhase.BACKING_OFF, KILLED, {"when": "running", "signal": 9}),
+        (EnginePhase.STARTING, KILLED, {"when": "running", "signal": 9, "step": "importing"}),
+        (EnginePhase.FAILED, msgspec.structs.replace(CRASH, pause_s=None), {"when": "starting", "exit_status": 2}),
+        (EnginePhase.BACKING_OFF, None, {"reason": "as it says"}),
+        # What it was before says nothing of why it is stopped now.
+        (EnginePhase.STOPPED, CRASH, {"reason": "as it says"}),
+    ],
+)
+def test_a_crash_is_told_in_values_too(phase: EnginePhase, crash: Crash | None, params: dict[str, Any]) -> None:
+    step = "importing" if phase is EnginePhase.STARTING else None
+    ill = process(phase, detail="as it says.", step=step, last_crash=crash)
+    (check,) = (check for check in check_engines(model(engines=(ill,))) if check.engine and check.what_to_do)
+    detail = check.text.removeprefix("e0: ")
+    assert check.params == {"engine": "e0", "detail": detail, **params}
 
 
 def test_every_phase_has_words() -> None:

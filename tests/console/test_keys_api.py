@@ -15,6 +15,7 @@ from tests.ledger.samples import LIMIT_S, record
 
 from lmwarden.access.keys import Authenticator, KeyStore
 from lmwarden.console import keys_api
+from lmwarden.console.check_client import Keyless
 from lmwarden.ledger.ledger import Ledger
 
 KEYS = "/api/keys"
@@ -34,7 +35,7 @@ async def test_a_key_is_made_shown_once_and_works(whole_console: Console, keys: 
 
 
 async def test_the_list_says_how_each_is_used(whole_console: Console, ledger: Ledger, keys: KeyStore) -> None:
-    assert await whole_console.get(KEYS) == {"items": [], "next": None}
+    assert await whole_console.get(KEYS) == {"items": [], "next": None, "keyless": "this_machine"}
     keys.create("anna")
     keys.create("ben")
     now = time.time()
@@ -106,7 +107,7 @@ async def test_models_that_a_key_cannot_be_limited_to(whole_console: Console, ke
 
 
 async def test_a_name_that_is_not_served_is_a_mistake(keys: KeyStore) -> None:
-    api = keys_api.KeysApi(keys, None, lambda: ["big", "small"])
+    api = keys_api.KeysApi(keys, None, Keyless.NOBODY, lambda: ["big", "small"])
     body = b'{"name": "anna", "models": ["big", "bgi"]}'
 
     async def receive() -> Message:

@@ -17,7 +17,7 @@ from lmwarden.console.overview import CachedShares, LiveMessage, ModelState, liv
 from lmwarden.console.shapes import ModelDetail, model_detail
 from lmwarden.control import EngineState, ModelSnapshot
 from lmwarden.control.rates import Rates
-from lmwarden.engine.launch_state import EnginePhase
+from lmwarden.engine.launch_state import Crash, EnginePhase
 from lmwarden.ledger.ledger import Ledger
 from lmwarden.ledger.schema import LedgerError
 from lmwarden.types import PinVerdict, ReplicaCapacity, ReplicaSample, ReplicaState
@@ -52,6 +52,9 @@ def test_the_figures_of_a_model() -> None:
     ]
 
 
+CRASH = Crash(at=1.0, exit_status=2, was_ready=False, pause_s=4.0)
+
+
 @pytest.mark.parametrize(
     ("made_up", "state"),
     [
@@ -63,6 +66,16 @@ def test_the_figures_of_a_model() -> None:
         ),
         (model(view=view(replicas=(down(),)), engines=(engine(state=EngineState.STARTING),)), ModelState.STARTING),
         (model(view=view(replicas=(down(),)), engines=(process(EnginePhase.STARTING),)), ModelState.STARTING),
+        # One that crashed may crash again: until it serves, that is a fault.
+        (
+            model(view=view(replicas=(down(),)), engines=(process(EnginePhase.STARTING, last_crash=CRASH),)),
+            ModelState.FAULT,
+        ),
+        # One was given up, which the other's start does not mend.
+        (
+            model(view=view(replicas=(down(),)), engines=(process(EnginePhase.FAILED), process(EnginePhase.STARTING))),
+            ModelState.FAULT,
+        ),
         (model(view=view(replicas=(down(),)), engines=(engine(state=EngineState.DOWN),)), ModelState.FAULT),
         (model(view=view(replicas=(down(),)), engines=(process(EnginePhase.FAILED),)), ModelState.FAULT),
         # One of two is on its way: requests are served, with a warning.

@@ -94,7 +94,7 @@ async def test_what_an_engine_says_of_itself_goes_before_what_was_known(scene: S
         max_model_len=4096,
         ranks=2,
         kv_cache_tokens=(None, None),
-        boot_ids=(None, None),
+        boot_ids=("counters-1.000", None),
         version="0.33.0",
         is_vllm=True,
         usage_details=False,
@@ -103,6 +103,7 @@ async def test_what_an_engine_says_of_itself_goes_before_what_was_known(scene: S
     model = scene.control.snapshot.model("org/model")
     (engine,) = model.engines
     assert model.max_model_len == 4096
+    assert engine.boot_ids == ("counters-1.000", None)
     assert (engine.version, engine.is_vllm, engine.usage_details) == ("0.33.0", True, False)
 
 

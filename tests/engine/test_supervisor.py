@@ -115,9 +115,15 @@ async def test_a_crash_is_told_at_once_and_a_ready_engine_is_started_again_at_on
     again = await place.roll.next()
     state = supervisor.state
     assert (state.restarts, state.exit_status, state.pid) == (1, -signal.SIGKILL, again.process.pid)
+    crash = state.last_crash
+    assert crash is not None
+    assert (crash.exit_status, crash.was_ready, crash.pause_s, crash.over_at) == (-signal.SIGKILL, True, 0.0, None)
     assert launched.news.told == ["started e0", "ended e0", "started e0"]
     # The next crash, soon after, waits.
     supervisor.ready()
+    healed = supervisor.state.last_crash
+    assert healed is not None, "a crash leaves its trace when the engine serves again"
+    assert healed.over_at is not None and healed.at == crash.at
     again.kill()
     await launched.ends()
     state = await launched.reaches(BACKING_OFF)
@@ -136,10 +142,15 @@ async def test_failed_starts_are_given_up_with_the_last_lines_and_a_restart_trie
         " again"
     )
     assert state.exit_status == 3
+    crash = state.last_crash
+    assert crash is not None
+    assert (crash.exit_status, crash.was_ready, crash.pause_s, crash.over_at) == (3, False, None, None)
+    assert crash.sentence == "it ended with exit status 3 before it was ready"
     assert state.last_lines[-1] == "torch.OutOfMemoryError: out of memory, as always"
     assert state.last_lines[0].startswith("=== lmwarden: ")
     assert "starting e0: " in state.last_lines[0]
     await launched.supervisor.restart()
+    assert launched.supervisor.state.last_crash is None, "whoever restarts it knows"
     await launched.reaches(FAILED)
     assert place.roll.called("main") == 6
 

@@ -59,6 +59,13 @@ def test_a_head_is_recalled_with_its_credential(before: bytes, after: bytes, len
     assert memory.recall(memoryview(again), LIMIT) is None
 
 
+def test_a_head_with_the_request_of_another_is_not_kept() -> None:
+    memory = HeadMemory()
+    wrong = HEAD % (b"Authorization: Bearer wrong\r\n", 7, b"")
+    memory.keep(wrong, parsed(HEAD % (KEY_A, 7, b"")))
+    assert memory.recall(memoryview(wrong), LIMIT) is None
+
+
 @pytest.mark.parametrize(
     "line", [b"Connection: close\r\n", b"Expect: 100-continue\r\n", b"Upgrade: h2c\r\n", b"Origin: http://g\r\n"]
 )

@@ -178,11 +178,14 @@ def test_the_last_chunk_of_a_real_vllm_is_not_dull_although_its_stop_reason_is_n
     assert tap.usage().finish_reason == reason
 
 
-def test_a_message_that_stops_without_a_reason_was_aborted() -> None:
+@pytest.mark.parametrize("reason", ["null", '"abort"'])
+def test_a_message_that_stops_without_a_reason_or_by_that_word_was_aborted(reason: str) -> None:
     tap = MessagesTap()
-    tap.feed(b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":null},"usage":{}}\n\n')
+    delta = f'{{"type":"message_delta","delta":{{"stop_reason":{reason}}},"usage":{{}}}}'
+    tap.feed(f"event: message_delta\ndata: {delta}\n\n".encode())
     with pytest.raises(EngineAbortedError):
         tap.feed(b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
+    assert tap.usage().finish_reason == "abort"
 
 
 @given(cuts=st.lists(st.integers(min_value=0, max_value=800), max_size=20), end=st.sampled_from(["\n", "\r\n", "\r"]))

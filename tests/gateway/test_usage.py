@@ -28,6 +28,15 @@ def test_a_cancelled_response_was_aborted(kind: str, spaced: bool) -> None:
         tap.clean_end()
 
 
+@pytest.mark.parametrize("reason", ["null", '"abort"'])
+def test_a_message_in_one_piece_without_a_reason_or_with_that_word_was_aborted(reason: str) -> None:
+    tap = BodyTap(kind=Tap.MESSAGES)
+    tap.feed(f'{{"type":"message","stop_reason":{reason}}}'.encode())
+    with pytest.raises(EngineAbortedError):
+        tap.clean_end()
+    assert tap.usage().finish_reason == "abort"
+
+
 def test_a_response_without_usage_ends_too() -> None:
     tap = ResponsesTap()
     tap.feed(b'event: response.completed\ndata: {"type":"response.completed","response":{"status":"completed"}}\n\n')

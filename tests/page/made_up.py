@@ -48,6 +48,17 @@ class World(History):
         }
         self.room: Json = {}
         """What the waiting room of qwen3-4b says; nothing: it is open."""
+        self.kv_tokens: int | None = None
+        """What the cache of a replica holds; None: more than its conversations need."""
+        self.crashes: dict[str, Json] = {}
+        """By engine: what its process says besides the usual."""
+        self.extra_warnings: list[Json] = []
+        """Of qwen3-4b."""
+        self.served = ["qwen3-4b", "qwen3-27b"]
+        self.kept_turns: int | None = None
+        """So many turns of a conversation are in its rows; None: all that have ended."""
+        self.fresh = False
+        """Nobody has asked anything yet."""
         self.own_answers: list[Json] = []
         self.drained: set[str] = set()
         self.operation: Json | None = None
@@ -71,7 +82,7 @@ class World(History):
 
     def snapshot(self) -> Json:
         """What the live stream sends."""
-        models = [self.model("qwen3-4b"), self.model("qwen3-27b")]
+        models = [self.model(name) for name in self.served]
         return {
             "taken_at": self.now(),
             "counting_since": _iso(self.started_at),
@@ -118,7 +129,7 @@ class World(History):
         mean = held / max(1, live)
         capacity = sum(row["kv_cache_tokens"] for row in rows)
         warnings = (
-            []
+            [*self.extra_warnings]
             if small
             else [
                 _warning(
@@ -142,7 +153,7 @@ class World(History):
             "name": name,
             "aliases": ["claude-*"] if small else [],
             "max_model_len": 32_768 if small else 131_072,
-            "conversations": live + 14,
+            "conversations": 0 if self.fresh else live + 14,
             "identity": {"sent": decisions["sticky"] + 120, "derived": 31, "none": decisions["balanced"]},
             "panic": False,
             "engines": self._engines(small),
@@ -179,6 +190,14 @@ class World(History):
         homes = [row for row in self.conversations if row["home"] == replica and row["state"] != "dormant"]
         drained = replica in self.drained
         busy = 0 if drained else busy
+        counts = {
+            "placed": 34 + index * 3,
+            "sticky": int(passed / 40) + 51 * index,
+            "spilled_in": 5 if index == 1 else 0,
+            "client_pinned": 2 if index == 0 else 0,
+            "rehomed_in": 0,
+            "balanced": 11 + index,
+        }
         return {
             "replica": replica,
             "state": "draining" if drained else "ready",
@@ -186,15 +205,10 @@ class World(History):
             "suspect": False,
             "drained": drained,
             "in_flight": busy,
-            "placed": 34 + index * 3,
-            "sticky": int(passed / 40) + 51 * index,
-            "spilled_in": 5 if index == 1 else 0,
-            "client_pinned": 2 if index == 0 else 0,
-            "rehomed_in": 0,
-            "balanced": 11 + index,
+            **(dict.fromkeys(counts, 0) if self.fresh else counts),
             "conversations": len(homes),
             "resident_tokens": sum(row["context_tokens"] for row in homes),
-            "kv_cache_tokens": KV_TOKENS * max(1, len(self.conversations) // (15 * self.replicas)),
+            "kv_cache_tokens": self.kv_tokens or KV_TOKENS * max(1, len(self.conversations) // (15 * self.replicas)),
             "running": None if not small and index == 1 else busy,
             "waiting": None if not small and index == 1 else max(0, busy - 8),
             "kv_used_ratio": min(0.99, busy * 0.09 + 0.02),
@@ -219,7 +233,8 @@ class World(History):
         for index in range(min(self.replicas, 4)):
             name = f"e{index}"
             restarting = operation is not None and operation["state"] == "running" and operation["engine"] == name
-            engines.append(engine_of(name, "qwen3-4b", 1, process_of(index, restarting, self.started_at), []))
+            process = process_of(index, restarting, self.started_at) | self.crashes.get(name, {})
+            engines.append(engine_of(name, "qwen3-4b", 1, process, []))
         return engines
 
     def stats_cached(self, window_s: float, to: float, name: str) -> Json:
@@ -316,7 +331,12 @@ class World(History):
                 cause = "spilled" if turn["decision"] == "spilled" else turn["prefix_change"]
                 costs[cause] = costs.get(cause, 0) + turn["recomputed_tokens"]
         children = [other for other in rows.values() if other["parent"] == key]
-        return {"conversation": row, "children": children, "turns": turns, "recomputed_by_cause": costs}
+        return {
+            "conversation": {**row, "turns": row["turns"] + row["in_flight"]},
+            "children": children,
+            "turns": turns[: self.kept_turns],
+            "recomputed_by_cause": costs,
+        }
 
     def turns(self, row: Json) -> list[Json]:
         """Newest first. One spills, one finds its history evicted, one meets other tools."""
@@ -369,6 +389,7 @@ class World(History):
             ("evicted", "codex", 4, 11_000, 0.0011),
             ("tools_changed", "claude-code", 12, 98_000, 0.0098),
             ("timestamp", "opencode", 40, 61_200, 0.0061),
+            ("rehomed", "claude-code", 20, 16_943, 0.0017),
             ("system_turn_moved", "codex", 3, 9100, 0.0009),
         )
         return [

@@ -26,11 +26,11 @@ from tests.page.made_up import World
 from tests.waiting import PATIENCE_S
 
 from lmwarden.console import static_files
+from lmwarden.console.connect_texts import TEXTS, Settings
 
 Json = dict[str, Any]
 Handler = Callable[[Request], Awaitable[Response]]
 WINDOW_S = {"1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
-CLIENTS = ("claude-code", "codex", "opencode", "openai", "curl")
 
 
 class _Headers:
@@ -59,6 +59,10 @@ class MockConsole:
         self.may_change = True
         self.down = False
         """The stream breaks and stays broken."""
+        self.silent = False
+        """It hangs, or the way to it: nothing more comes on the streams of this time, also not afterwards."""
+        self.keyless = "nobody"
+        """Whose requests need no key."""
         self.changes: list[tuple[str, str, Json]] = []
         """Every change that came: method, path, body."""
         self._tokens: set[str] = set()
@@ -210,10 +214,17 @@ class MockConsole:
 
         async def lines() -> AsyncIterator[str]:
             yield "retry: 2000\n\n"
-            while not self.down and not (self._server and self._server.should_exit):
-                yield f"event: snapshot\ndata: {json.dumps(self.world.snapshot())}\n\n"
+            while not self.down:
+                if self.silent:
+                    await asyncio.Event().wait()
+                if self.world.frozen_at is not None:
+                    yield "event: still\ndata: {}\n\n"
+                else:
+                    yield f"event: snapshot\ndata: {json.dumps(self.world.snapshot())}\n\n"
                 await asyncio.sleep(1)
 
+        if self.silent:
+            await asyncio.Event().wait()
         return StreamingResponse(lines(), media_type="text/event-stream")
 
     async def _model(self, request: Request) -> Response:
@@ -292,7 +303,7 @@ class MockConsole:
         return JSONResponse(answer)
 
     async def _keys(self, request: Request) -> Response:
-        return JSONResponse({"items": self.world.keys})
+        return JSONResponse({"items": self.world.keys, "next": None, "keyless": self.keyless})
 
     async def _make_key(self, request: Request) -> Response:
         asked = json.loads(await request.body())
@@ -336,13 +347,8 @@ class MockConsole:
 
     async def _connect(self, request: Request) -> Response:
         model = request.query_params["model"]
-        texts = [
-            {
-                "client": client,
-                "text": f"# {client}\nexport BASE_URL=http://127.0.0.1:8080\nexport MODEL={model}\n",
-            }
-            for client in CLIENTS
-        ]
+        settings = Settings("http://127.0.0.1:8080", model, key=None, key_needed=True, max_model_len=32_768)
+        texts = [{"client": client, "text": text(settings)} for client, text in TEXTS.items()]
         return JSONResponse(
             {
                 "model": model,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from tests.page.conftest import OpenPage
 from tests.page.look import accessibility_findings
 from tests.page.mock_console import MockConsole
@@ -70,6 +71,33 @@ def test_a_key_is_shown_once(open_page: OpenPage, mock: MockConsole) -> None:
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
     page.wait_for_function("() => !document.querySelector('main').textContent.includes('build-bot')")
     assert [key["name"] for key in mock.world.keys] == ["alice-laptop", "ci"]
+
+
+@pytest.mark.parametrize(
+    ("keyless", "says", "chinese"),
+    [
+        ("nobody", "nobody is served: this warden asks for a key", "在创建密钥之前，不为任何人提供服务"),
+        ("this_machine", "requests are accepted from this machine only", "只接受来自本机的请求"),
+        ("everybody", "from everybody who reaches the client port", "任何能访问客户端端口的人都可以使用"),
+    ],
+)
+def test_who_is_served_without_a_key_is_said(
+    open_page: OpenPage, mock: MockConsole, keyless: str, says: str, chinese: str
+) -> None:
+    mock.keyless, mock.world.keys = keyless, []
+    url = mock.start()
+    open_page(f"{url}/#/keys", lang="zh").get_by_text(chinese).wait_for()
+    page = open_page(f"{url}/#/keys")
+    page.get_by_text(says).wait_for()
+    page.get_by_text("No key yet.").wait_for()
+    assert page.locator(".note.warning").count() == (keyless == "everybody")
+
+
+def test_an_open_port_is_warned_of_although_there_are_keys(open_page: OpenPage, mock: MockConsole) -> None:
+    mock.keyless = "everybody"
+    page = open_page(f"{mock.start()}/#/keys")
+    page.locator("tbody").get_by_text("alice-laptop").wait_for()
+    page.locator(".note.warning").get_by_text("Requests are accepted without a key").wait_for()
 
 
 def test_a_key_may_be_for_some_models_only(open_page: OpenPage, mock: MockConsole) -> None:

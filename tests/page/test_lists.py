@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,6 +45,18 @@ def test_the_order_is_held_under_the_pointer(open_page: OpenPage, mock: MockCons
     )
 
 
+def test_a_turn_that_runs_is_not_taken_for_one_that_is_gone(open_page: OpenPage, mock: MockConsole) -> None:
+    row = next(row for row in mock.world.conversations if row["in_flight"] and 1 < row["turns"] < 60)
+    page = open_page(f"{mock.start()}/#/conversations/{row['id']}")
+    page.wait_for_selector(".turn")
+    assert page.locator(".turn").count() == row["turns"]
+    gone = page.get_by_text("Older turns are not kept here.")
+    assert gone.count() == 0
+    row["turns"] += 2
+    mock.world.kept_turns = row["turns"] - 2
+    gone.wait_for()
+
+
 def test_a_conversation_says_why_in_words_with_the_numbers(open_page: OpenPage, mock: MockConsole) -> None:
     row = next(row for row in mock.world.conversations if row["turns"] > 13 and row["kind"] == "main")
     page = open_page(f"{mock.start()}/#/conversations/{row['id']}")
@@ -55,6 +68,7 @@ def test_a_conversation_says_why_in_words_with_the_numbers(open_page: OpenPage, 
     assert "not above the spill threshold 8." in timeline
     assert f"New conversation: {home} was the least loaded of 4 (score 0.40; next e" in timeline
     assert "The tools changed: 31% of the previous request's beginning came again" in timeline
+    assert re.search(r"Spilled to another replica: [\d,]+ tokens read again", timeline), "a turn names it as its sum"
     assert "Failed 502" in timeline
     assert "It waited 7.5 s in the waiting room." in timeline
     assert "waiting room 7.5 s · queue and prefill" in timeline
@@ -123,7 +137,8 @@ def test_subagents_hang_below_their_parent(open_page: OpenPage, mock: MockConsol
 
 def test_a_conversation_that_is_not_there(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(f"{mock.start()}/#/conversations/{'0' * 32}")
-    page.get_by_text("no such conversation").wait_for()
+    page.get_by_text("No conversation of that id is known.").wait_for()
+    assert page.locator(".note.warning").count() == 0
 
 
 def test_requests_are_filtered_and_say_why(open_page: OpenPage, mock: MockConsole) -> None:
@@ -183,6 +198,18 @@ def test_what_the_warden_answered_itself_is_counted(open_page: OpenPage, mock: M
     ]
 
 
+def test_a_new_home_is_not_called_a_lost_one(open_page: OpenPage, mock: MockConsole) -> None:
+    url = mock.start()
+    page = open_page(f"{url}/#/breakers")
+    row = page.locator(".breakers tbody", has_text="Moved to another home")
+    row.get_by_text("or had dropped its context while it waited for a place").wait_for()
+    assert "If the waiting room is engaged: see its card" in row.inner_text()
+    chinese = open_page(f"{url}/#/breakers", lang="zh").locator(".breakers tbody", has_text="换了归属")
+    chinese.get_by_text("等候室生效时：见其卡片").wait_for()
+    intro = page.locator(".intro").inner_text()
+    assert "home" not in intro, "turns that went elsewhere are in the table too"
+
+
 def test_prefix_breakers_say_what_to_set(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(f"{mock.start()}/#/breakers")
     page.wait_for_selector(".breakers tbody tr")
@@ -203,7 +230,7 @@ def test_a_tick_when_the_first_request_arrives(open_page: OpenPage, mock: MockCo
     page.wait_for_selector(".tick.info")
     page.get_by_role("tab", name="Claude Code").focus()
     page.keyboard.press("ArrowRight")
-    assert "# codex" in page.locator(".connect-text pre").inner_text()
+    assert "# Codex: put this into" in page.locator(".connect-text pre").inner_text()
     for _ in range(2):  # by the second answer the page has seen what was there before
         page.wait_for_event("response", lambda response: "/api/requests?" in response.url)
     mock.request_arrives()

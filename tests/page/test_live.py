@@ -22,7 +22,7 @@ def test_a_broken_connection_is_shown_and_mended(open_page: OpenPage, mock: Mock
     assert page.locator(".banner .note").count() == 0
 
 
-def test_a_warden_that_repeats_itself_is_old_although_it_answers(open_page: OpenPage, mock: MockConsole) -> None:
+def test_a_warden_without_news_is_old_although_it_answers(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(mock.start())
     page.wait_for_selector(".live.ok")
     mock.world.frozen_at = mock.world.now()
@@ -30,6 +30,34 @@ def test_a_warden_that_repeats_itself_is_old_although_it_answers(open_page: Open
     assert "have not moved" in page.locator(".banner").inner_text()
     mock.world.frozen_at = None
     page.wait_for_selector(".live.ok")
+
+
+def test_a_warden_that_hangs_is_not_said_to_answer(open_page: OpenPage, mock: MockConsole) -> None:
+    url = mock.start()
+    page, chinese = open_page(url), open_page(url, lang="zh")
+    for one in (page, chinese):
+        one.wait_for_selector(".live.ok")
+    mock.silent = True
+    page.locator(".banner .fault").get_by_text("Nothing has come from the warden for").wait_for()
+    chinese.locator(".banner .fault").get_by_text("没有收到 Warden 的任何消息").wait_for()
+    assert page.get_by_text("The warden answers").count() == 0
+
+
+def test_a_connection_that_died_without_a_word_is_opened_anew(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(mock.start())
+    page.clock.install()
+    page.reload()
+    page.wait_for_selector(".live.ok")
+    mock.silent = True
+    with page.expect_request("**/api/events"):
+        page.clock.fast_forward("00:11")
+        page.locator(".live.fault").get_by_text("Connection lost").wait_for()
+        page.locator(".banner .fault").get_by_text("Nothing has come from the warden for").wait_for()
+    # The new one was never answered: it is given up like the old one.
+    mock.silent = False
+    page.clock.fast_forward("00:11")
+    page.wait_for_selector(".live.ok")
+    assert page.locator(".banner .note").count() == 0
 
 
 def test_a_wrong_clock_of_the_viewer_makes_nothing_old(open_page: OpenPage, mock: MockConsole) -> None:

@@ -207,3 +207,45 @@ def test_without_affinity_there_is_no_waiting_room(open_page: OpenPage, mock: Mo
     page.get_by_role("switch").click()
     page.locator(".waiting-room").get_by_text("Affinity is off").wait_for()
     assert page.locator(".waiting-room .badge").inner_text() == "off"
+
+
+def test_a_cache_full_of_idle_conversations_is_no_alarm(open_page: OpenPage, mock: MockConsole) -> None:
+    mock.world.kv_tokens = 20_000
+    mock.world.room = {"demand_ratio": 0.68}
+    url = mock.start()
+    page = open_page(f"{url}/#/models/qwen3-4b")
+    card = page.locator(".capacity-card")
+    card.get_by_text("those in use need 68%").wait_for()
+    assert card.locator(".note").count() == 0
+    assert page.locator(".meter-fill.red").count() == 0
+    assert re.search(r"\d{3}%: [\d.,k]+ of 80k tokens held", card.inner_text())
+    chinese = open_page(f"{url}/#/models/qwen3-4b", lang="zh")
+    chinese.locator(".capacity-card").get_by_text("使用中的只需要 68%").wait_for()
+    mock.world.room = {"demand_ratio": 1.3}
+    card.locator(".note.warning").get_by_text("no longer fit the caches").wait_for()
+    assert page.locator(".replicas .meter-fill.red").count() > 0
+
+
+def test_room_for_more_says_what_it_leaves_out(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/models/qwen3-4b")
+    page.locator(".capacity-card").get_by_text("Beside those in use: idle ones give way.").wait_for()
+
+
+def test_a_demand_that_is_not_known_is_no_percentage(open_page: OpenPage, mock: MockConsole) -> None:
+    mock.world.room = {"demand_ratio": None, "why_code": "no_capacity"}
+    page = open_page(f"{mock.start()}/#/models/qwen3-4b")
+    card = page.locator(".waiting-room")
+    card.get_by_text("the engines do not say how much their caches hold").wait_for()
+    figures = dict(zip(card.locator("dt").all_inner_texts(), card.locator("dd").all_inner_texts(), strict=True))
+    assert figures["Demand"] == "–"
+
+
+def test_the_advice_of_a_cpu_tier_has_its_size(open_page: OpenPage, mock: MockConsole) -> None:
+    params = {"demand_ratio": 1.42, "residents": 3, "waiting": 2, "tier_tokens": 73_000, "tier_gib": 10.0}
+    mock.world.extra_warnings = [
+        {"code": "waiting_room", "level": "warning", "text": "server", "what_to_do": "server", "params": params}
+    ]
+    url = mock.start()
+    page = open_page(url)
+    page.get_by_text("of at least 73,000 tokens for each replica, which are 10 GiB, end the waiting").wait_for()
+    open_page(url, lang="zh").get_by_text("每个副本至少 73,000 token，即 10 GiB").wait_for()

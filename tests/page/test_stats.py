@@ -106,6 +106,14 @@ def test_ranges_models_and_the_address(open_page: OpenPage, mock: MockConsole) -
     page.get_by_text("over this range").wait_for()
 
 
+def test_one_model_has_its_replicas_to_choose_from(open_page: OpenPage, mock: MockConsole) -> None:
+    mock.world.served = ["qwen3-4b"]
+    page = open_page(f"{mock.start()}/#/stats")
+    with page.expect_response(lambda response: "tokens" in response.url and "replica=e1%2F0" in response.url):
+        page.get_by_role("combobox", name="Replica").select_option("e1/0")
+    assert page.get_by_role("combobox", name="Model").count() == 0
+
+
 def test_a_drag_over_a_chart_is_a_range(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(f"{mock.start()}/#/stats")
     page.wait_for_selector(".canvas canvas")

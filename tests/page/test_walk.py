@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from tests.page.conftest import DESKTOP, PHONE, OpenPage, Theme
 from tests.page.look import accessibility_findings, go, is_wider_than_its_window
+from tests.page.mock_console import MockConsole
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -39,6 +41,30 @@ HEADINGS = {
     ],
     "zh": ["总览", "统计", "会话", "前缀破坏", "请求", "连接客户端", "密钥", "设置", "检查"],
 }
+HTML_LANG = {"en": "en", "zh": "zh-Hans"}
+PASSWORD = {"en": "Password", "zh": "密码"}
+
+
+class Look(NamedTuple):
+    """How a page is shown."""
+
+    lang: str
+    theme: Theme
+
+
+LOOKS = (Look("en", "light"), Look("zh", "dark"), Look("en", "dark"), Look("zh", "light"))
+
+
+def put_on(page: Page, look: Look) -> None:
+    """Another language and theme, on the page that is open."""
+    page.emulate_media(color_scheme=look.theme)
+    menu = page.locator(".menu-button")
+    on_a_phone = menu.is_visible()
+    if on_a_phone:
+        menu.click()
+    page.locator(".prefs select").first.select_option(look.lang)
+    if on_a_phone:
+        menu.click()
 
 
 def look_at(page: Page, picture: Path) -> None:
@@ -48,25 +74,68 @@ def look_at(page: Page, picture: Path) -> None:
     assert not is_wider_than_its_window(page)
 
 
-def walk(page: Page, lang: str, shots: Path, suffix: str) -> None:
-    """Every page of a console that serves at least one model and has seen some conversations."""
+def places(page: Page) -> Iterator[tuple[str, str]]:
+    """Goes to every page of a console that serves at least one model and has seen some conversations: the page's name,
+    and what is there when it has loaded."""
     page.wait_for_selector(".live.ok")
-    assert page.locator("html").get_attribute("lang") == {"en": "en", "zh": "zh-Hans"}[lang]
-    for (name, address, loaded), heading in zip(PAGES, HEADINGS[lang], strict=True):
+    for name, address, loaded in PAGES:
         go(page, address)
-        page.wait_for_selector(loaded)
-        assert page.locator("h1").inner_text() == heading
-        look_at(page, shots / f"{name}-{suffix}.png")
+        yield name, loaded
     go(page, "#/")
     page.locator(".model-card h2 a").first.click()
-    page.wait_for_selector(".replicas tbody tr")
-    look_at(page, shots / f"model-{suffix}.png")
+    yield "model", ".replicas tbody tr"
+    engine = page.locator(".engine h3").first.inner_text().strip()
     go(page, "#/conversations?sort=turns&state=all")
     page.wait_for_selector(".virtual tbody a")
     page.locator(".virtual tbody a").nth(4).click()
-    page.wait_for_selector(".timeline .turn")
-    look_at(page, shots / f"conversation-{suffix}.png")
+    yield "conversation", ".timeline .turn"
+    go(page, f"#/engines/{engine}/logs")
+    yield "log", ".log, .empty"
 
+
+def walk(page: Page, looks: Sequence[Look], shots: Path, suffix: str) -> None:
+    """Every page in these looks; the first one is how the page was opened."""
+    names = [name for name, _, _ in PAGES]
+    for name, loaded in places(page):
+        for look in looks:
+            if len(looks) > 1:
+                put_on(page, look)
+            page.wait_for_selector(loaded)
+            assert page.locator("html").get_attribute("lang") == HTML_LANG[look.lang]
+            if name in names:
+                assert page.locator("h1").inner_text() == HEADINGS[look.lang][names.index(name)]
+            look_at(page, shots / f"{name}-{suffix.format(*look)}.png")
+
+
+def walk_to_the_sign_in(page: Page, shots: Path, suffix: str, password: str) -> None:
+    """The page that asks for a password in all looks, and in with it."""
+    for look in LOOKS:
+        put_on(page, look)
+        page.get_by_label(PASSWORD[look.lang], exact=True).wait_for()
+        look_at(page, shots / f"sign-in-{suffix.format(*look)}.png")
+    page.locator("input[type=password]").fill(password)
+    page.locator("input[type=password]").press("Enter")
+    page.wait_for_selector(".live.ok")
+    assert page.locator("h1").inner_text() == HEADINGS[look.lang][0]
+
+
+# Names of products, settings and protocols stay, as does what a server that speaks English says.
+NAMES = re.compile(
+    r"LM Warden|Warden|English|token|vLLM|Claude Code|Codex|OpenCode|OpenAI SDK|Anthropic SDK|curl|rank"
+    r"|qwen3-[0-9]+b|alice-laptop|claude-\*|=false|nvidia-smi|doctor|X-data-parallel-rank|--[a-z-]+"
+    r"|\[models\.engine\]|[a-zA-Z]+(_[a-zA-Z]+)+|[a-z]+(\.[a-z_]+)+|/[a-z0-9_/]+|lmwarden"
+)
+# Every text of a page that is no name, no text to copy and not marked as English.
+WRITTEN = """() => {
+    const skipped = '[lang=en], .mono, pre, option[value=en], .model-card h2, .nav-model, .version, .settings tbody';
+    const walker = document.createTreeWalker(document.querySelector('.frame'), NodeFilter.SHOW_TEXT);
+    const found = [];
+    while (walker.nextNode()) {
+        const node = walker.currentNode;
+        if (node.textContent.trim() && !node.parentElement.closest(skipped)) found.push(node.textContent);
+    }
+    return found;
+}"""
 
 # Each pair of language, theme and size is there once.
 VARIANTS = [("en", "light", DESKTOP), ("zh", "dark", DESKTOP), ("en", "dark", PHONE), ("zh", "light", PHONE)]
@@ -79,27 +148,52 @@ def test_every_page(
     open_page: OpenPage, console_url: str, shots: Path, lang: str, theme: Theme, size: tuple[int, int]
 ) -> None:
     page = open_page(console_url, lang=lang, theme=theme, size=size)
-    walk(page, lang, shots, f"{lang}-{theme}-{'desk' if size == DESKTOP else 'phone'}")
+    walk(page, [Look(lang, theme)], shots, f"{{}}-{{}}-{'desk' if size == DESKTOP else 'phone'}")
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desk", "phone"])
+def test_the_sign_in(open_page: OpenPage, mock: MockConsole, shots: Path, size: tuple[int, int]) -> None:
+    mock.password = "open sesame"
+    page = open_page(mock.start(), size=size)
+    walk_to_the_sign_in(page, shots, f"{{}}-{{}}-{'desk' if size == DESKTOP else 'phone'}", mock.password)
 
 
 def test_nothing_of_one_language_is_left_in_the_other(open_page: OpenPage, console_url: str) -> None:
     page = open_page(console_url, lang="zh")
     page.wait_for_selector(".live.ok")
-    # Names of products and settings, and what a server that speaks English says, stay.
-    known = re.compile(
-        r"LM Warden|English|token|CSV|PNG|vLLM|Claude Code|Codex|OpenCode|OpenAI SDK|curl|KV|rank|max_num_seqs|Warden"
+    model = page.locator(".model-card h2").first.inner_text()
+    conversation = page.evaluate(
+        "(model) => fetch(`/api/models/${model}/conversations?state=all&sort=turns`)"
+        ".then((answer) => answer.json()).then((page) => page.items[0].id)",
+        model,
     )
-    for _, address, loaded in [*PAGES[:3], PAGES[4], PAGES[6]]:
+    more = [
+        ("model", f"#/models/{model}", ".replicas tbody tr"),
+        ("conversation", f"#/conversations/{conversation}", ".timeline .turn"),
+        ("log", "#/engines/e0/logs", ".log, .empty"),
+        ("nowhere", "#/nowhere", ".model-card"),
+    ]
+    left: dict[str, list[str]] = {}
+    for _, address, loaded in [*PAGES, *more]:
         go(page, address)
         page.wait_for_selector(loaded)
-        words: list[str] = page.evaluate(
-            """() => [...document.querySelectorAll(
-                    'h1,h2,h3,th[scope=col],dt,.field-label,.segmented label,button,summary,.hint,.intro'
-                )]
-                .filter((e) => !e.closest('[lang=en],.mono,pre,.model-card h2,.nav-model')).map((e) => e.innerText)"""
-        )
-        english = [text for text in words if re.search(r"[A-Za-z]{4,}", known.sub("", text))]
-        assert english == [], address
+        texts: list[str] = page.evaluate(WRITTEN)
+        english = [text for text in texts if re.search(r"[A-Za-z]{4,}", NAMES.sub("", text))]
+        if english:
+            left[address] = english
+    assert left == {}
+
+
+def test_the_texts_to_copy_have_their_comments_in_chinese(open_page: OpenPage, mock: MockConsole) -> None:
+    page = open_page(f"{mock.start()}/#/connect?model=qwen3-4b", lang="zh")
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        lines = page.locator(".connect-text pre").inner_text().splitlines()
+        comments = [line for line in lines if line.startswith(("#", "//"))]
+        assert comments
+        for line in comments:
+            assert re.search("[\u4e00-\u9fff]", line), line
+            assert not re.search(r"[a-z]+ [a-z]+ [a-z]+ [a-z]+", line.replace("lmwarden keys create NAME", "")), line
 
 
 def test_the_switches_of_language_and_theme_are_kept(open_page: OpenPage, console_url: str) -> None:

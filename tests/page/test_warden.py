@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -13,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from tests.page.conftest import DESKTOP, PHONE, OpenPage, Theme
-from tests.page.test_walk import walk
-from tests.real.warden_process import TokenSums, WardenProcess, engine_counted, start_warden
+from tests.page.conftest import DESKTOP, PHONE, OpenPage
+from tests.page.test_walk import Look, walk, walk_to_the_sign_in
+from tests.real.warden_process import TokenSums, WardenProcess, engine_counted, start_configured_warden
 from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -25,35 +23,46 @@ CONVERSATIONS, TURNS = 5, 4
 MODEL = "qwen3-4b"
 HISTORY_TICK_S = 25
 """Two ticks of the history and a little."""
+CONFIGURATION = f"""
+[[models]]
+name = "{MODEL}"
+[models.engine]
+launch = "simulated"
+model = "{MODEL}"
+replicas = 4
+layout = "shared"
+max_num_seqs = 32
+args = ["--speed", "20"]
+"""
 
 
 class House(NamedTuple):
     """A warden after a run of a few conversations."""
 
     warden: WardenProcess
+    engine_url: str
     counted: TokenSums
     """What the engine itself counted for that run."""
 
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """An engine, a warden in front of it, and a run."""
-    command = [sys.executable, "-m", "lmwarden", "simulated-engine", "--port", "0", "--speed", "20"]
-    engine = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert engine.stdout is not None
-    engine_url = engine.stdout.readline().split()[-1]
-    warden = start_warden(engine_url, MODEL, tmp_path_factory.mktemp("warden"), max_num_seqs=32)
+    """A warden that launched an engine, and a run."""
+    folder = tmp_path_factory.mktemp("warden")
+    file = folder / "lmwarden.toml"
+    file.write_text(CONFIGURATION)
+    warden = start_configured_warden(["--config", str(file)], MODEL, folder)
     try:
         warden.wait_for_pins()
+        engine_url = ask(f"{warden.console_url}/api/engines")["engines"][0]["url"]
         before = sum(engine_counted(engine_url).values(), TokenSums())
         for turn in range(TURNS):
             for conversation in range(CONVERSATIONS):
                 chat(warden, f"session-{conversation}", turn)
-        yield House(warden, sum(engine_counted(engine_url).values(), TokenSums()) - before)
+        counted = sum(engine_counted(engine_url).values(), TokenSums()) - before
+        yield House(warden, engine_url, counted)
     finally:
         warden.stop()
-        engine.terminate()
-        engine.communicate(timeout=PATIENCE_S)
 
 
 def chat(warden: WardenProcess, session: str, turn: int) -> None:
@@ -73,17 +82,31 @@ def ask(url: str) -> Any:
         return json.load(response)
 
 
-# That each variant is accessible is seen with made-up data; here, that real data fits the page.
+# Each page in each look, half of them on a desk and half on a phone.
 @pytest.mark.parametrize(
-    ("lang", "theme", "size"),
-    [("en", "light", DESKTOP), ("zh", "dark", PHONE)],
-    ids=["en-light-desk", "zh-dark-phone"],
+    ("looks", "size"),
+    [([Look("en", "light"), Look("zh", "dark")], DESKTOP), ([Look("zh", "light"), Look("en", "dark")], PHONE)],
+    ids=["desk", "phone"],
 )
-def test_every_page(
-    open_page: OpenPage, house: House, shots: Path, lang: str, theme: Theme, size: tuple[int, int]
-) -> None:
-    page = open_page(house.warden.console_url, lang=lang, theme=theme, size=size)
-    walk(page, lang, shots, f"warden-{lang}-{theme}-{'desk' if size == DESKTOP else 'phone'}")
+def test_every_page(open_page: OpenPage, house: House, shots: Path, looks: list[Look], size: tuple[int, int]) -> None:
+    page = open_page(house.warden.console_url, lang=looks[0].lang, theme=looks[0].theme, size=size)
+    walk(page, looks, shots, f"warden-{{}}-{{}}-{'desk' if size == DESKTOP else 'phone'}")
+    assert page.locator(".log").inner_text(), "the engine's own words"
+
+
+def test_the_sign_in(open_page: OpenPage, house: House, shots: Path, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.touch(0o600)
+    password.write_text("open sesame")
+    file = tmp_path / "lmwarden.toml"
+    file.write_text(
+        f'console.password_file = "{password}"\n[[models]]\nengine.attach = ["{house.engine_url}"]\nname = "{MODEL}"\n'
+    )
+    warden = start_configured_warden(["--config", str(file)], MODEL, tmp_path)
+    try:
+        walk_to_the_sign_in(open_page(warden.console_url), shots, "warden-{}-{}-desk", "open sesame")
+    finally:
+        warden.stop()
 
 
 def column(page: Page, head: str) -> list[int]:

@@ -201,7 +201,9 @@ class RoomMachine(RuleBasedStateMachine):
         end = self.driver.now + seconds
         for _ in range(100):
             deadline = self.driver.router.next_deadline()
-            assert deadline is not None
+            if deadline is None:
+                assert self.driver.view.room is None, "a room has always something to look at"
+                break
             if deadline > end:
                 break
             self.driver.later(max(0.0, deadline - self.driver.now))

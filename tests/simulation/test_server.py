@@ -324,6 +324,19 @@ async def test_what_is_not_json_is_refused(client: Client) -> None:
             assert (await response.json())["type"] == "error"
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/tokenize"])
+async def test_half_a_character_in_a_prompt_is_read_as_vllm_reads_it(client: Client, path: str) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "cut \ud83d"}], "max_tokens": 3}
+    assert "\\ud83d" in json.dumps(body)
+    status, _answer = await client.post(path, body)
+    assert status == 200
+
+
+async def test_half_a_character_in_the_model_s_name_is_an_unknown_model(client: Client) -> None:
+    status, answer = await client.post("/v1/chat/completions", {**CHAT, "model": "\ud83d"})
+    assert (status, answer["error"]["code"]) == (404, 404)
+
+
 async def test_unknown_paths_and_methods_answer_json(client: Client) -> None:
     status, body = await client.get("/nothing")
     assert (status, json.loads(body)["error"]["code"]) == (404, 404)

@@ -17,6 +17,8 @@ export class ApiError extends Error {
 export const session = signal<Session | null>(null);
 
 const BASE = document.baseURI;
+// A connection that died without a word would keep a page waiting for as long as the browser believes in it.
+const READ_LIMIT_MS = 20_000;
 
 export function apiUrl(path: string): string {
   return new URL(path.replace(/^\//, ""), BASE).toString();
@@ -30,7 +32,8 @@ export function query(values: Record<string, string | number | null | undefined>
 }
 
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
-  return ask<T>("GET", path, undefined, signal);
+  const limit = AbortSignal.timeout(READ_LIMIT_MS);
+  return ask<T>("GET", path, undefined, signal ? AbortSignal.any([signal, limit]) : limit);
 }
 
 export async function change<T>(method: "POST" | "PATCH" | "DELETE", path: string, body: object = {}): Promise<T> {

@@ -142,6 +142,18 @@ export interface Routing {
 
 export type EnginePhase = "starting" | "running" | "stopping" | "backing_off" | "failed" | "stuck" | "stopped";
 
+// An end that nobody wanted.
+export interface Crash {
+  at: number;
+  // Negative: by that signal.
+  exit_status: number | null;
+  was_ready: boolean;
+  // Before the next start; null: the engine was given up.
+  pause_s: number | null;
+  // When it served again; null: not yet.
+  over_at: number | null;
+}
+
 export interface EngineProcess {
   phase: EnginePhase;
   detail: string;
@@ -151,6 +163,8 @@ export interface EngineProcess {
   pid: number | null;
   restarts: number;
   exit_status: number | null;
+  // Absent: an older warden, which does not say.
+  last_crash?: Crash | null;
   last_lines: string[];
   taken_over: boolean;
   outdated: boolean;
@@ -331,6 +345,12 @@ export interface ApiKey {
   completion_tokens_24h: number | null;
   // null: all of them.
   models?: string[] | null;
+}
+
+export interface KeyPage {
+  items: ApiKey[];
+  // Whose requests are served without a key. Absent: an older warden, which does not say.
+  keyless?: "nobody" | "this_machine" | "everybody";
 }
 
 export interface SettingItem {

@@ -61,6 +61,7 @@ export const CHECKS = [
   "pin_failed",
   "pin_unverified",
   "no_usage_details",
+  "same_engine",
   "stalled",
   "drained",
   "restart_failed",
@@ -76,6 +77,7 @@ export const CHECKS = [
   "ledger_dropped",
   "data_loop",
   "console_open",
+  "client_open",
 ] as const;
 export type CheckCode = (typeof CHECKS)[number];
 

@@ -110,6 +110,10 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
     title: "An engine does not say what was cached",
     todo: "Start vLLM with --enable-prompt-tokens-details. Until then every prompt counts as computed.",
   },
+  same_engine: {
+    title: "One server is named more than once",
+    todo: "Name it once, under one address. Until then its replicas and caches are counted for each name.",
+  },
   stalled: {
     title: "A replica has work and makes no progress",
     todo: "It gets no new conversations. If it does not recover, restart its engine.",
@@ -129,11 +133,11 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   },
   waiting_room: {
     title: "The waiting room holds requests back",
-    todo: "More agents are at work than the caches hold. Fewer at a time, more replicas, or a CPU tier (kv_offload_gib) end the waiting.",
+    todo: "More agents are at work than the caches hold. Fewer at a time, more replicas, or a CPU tier (kv_offload_gib)[ of at least {tier_tokens} tokens for each replica][, which are {tier_gib} GiB,] end the waiting.",
   },
   cpu_tier: {
     title: "A CPU tier would help",
-    todo: "Set kv_offload_gib under [models.engine], or vLLM's --kv-offloading-size; the card Waiting room says how large.",
+    todo: "Set kv_offload_gib under [models.engine], or vLLM's --kv-offloading-size[: at least {tier_tokens} tokens for each replica][, which are {tier_gib} GiB].",
   },
   context_too_large: {
     title: "A context may grow beyond one cache",
@@ -141,7 +145,7 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   },
   contexts_do_not_fit: {
     title: "The conversations do not fit the caches",
-    todo: "Fewer agents at a time, shorter contexts, or more cache (a CPU tier: kv_offload_gib).",
+    todo: "Fewer agents at a time, shorter contexts, or more cache (a CPU tier: kv_offload_gib[, at least {tier_tokens} tokens for each replica][, which are {tier_gib} GiB]).",
   },
   no_session_id: {
     title: "Many requests come without a session id",
@@ -154,12 +158,20 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   ledger: { title: "History is not written", todo: "Requests are served all the same. Make room on the disk of the data folder." },
   ledger_dropped: { title: "Rows of the history were lost", todo: "Give the data folder a faster disk, or raise storage.max_queued_rows." },
   data_loop: { title: "The part that relays requests stands still", todo: "Restart the warden. Its log says where it stood." },
+  client_open: {
+    title: "Everybody who reaches the client port is served",
+    todo: "Set client.require_key = true and make keys on the page Keys, or bind the port to 127.0.0.1.",
+  },
   console_open: { title: "The console can be reached from elsewhere", todo: "Set a password, or bind it to 127.0.0.1 and use a tunnel." },
 };
 
 // The server's own sentences are English; a translation stands here by the check's code, with {names} of the parameters
 // that the server sends; with ".ok" after it for how all being well is said.
 export const checkTexts: Partial<Record<string, string>> = {};
+// The same for what a launched engine is at, by its phase.
+export const processTexts: Partial<Record<EnginePhase, string>> = { starting: "{step}" };
+// Parameters that are words, by their name.
+export const paramWords: Partial<Record<string, Partial<Record<string, string>>>> = {};
 
 export const ownCodes: Record<OwnCode, string> = {
   model_not_found: "unknown model",

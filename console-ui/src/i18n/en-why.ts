@@ -105,9 +105,9 @@ export const causes: Record<Cause, CauseWords> = {
     todo: "If it happens often: raise the spill threshold, or add a replica.",
   },
   rehomed: {
-    title: "Lost its home",
-    means: "Its home was lost or drained, and another replica had to read the history.",
-    todo: "Nothing, unless engines fail often.",
+    title: "Moved to another home",
+    means: "Its home was lost or drained, or had dropped its context while it waited for a place; another replica had to read the history.",
+    todo: "If the waiting room is engaged: see its card (fewer agents, or a CPU tier). Else look for engines that fail.",
   },
   unrouted: {
     title: "Not routed",

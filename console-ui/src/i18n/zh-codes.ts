@@ -58,7 +58,7 @@ export const client: Record<ClientKind, string> = {
   curl: "curl",
   other: "其他",
 };
-export const kind: Record<RequestKind, string> = { main: "主会话", subagent: "子代理", auxiliary: "辅助", compaction: "压缩" };
+export const kind: Record<RequestKind, string> = { main: "主会话", subagent: "子智能体", auxiliary: "辅助", compaction: "压缩" };
 export const opKind: Record<Operation["kind"], string> = { restart: "重启", "rolling-restart": "滚动重启" };
 export const opState: Record<Operation["state"], string> = { running: "进行中", done: "已完成", failed: "提前结束", cancelled: "已取消" };
 export const opStep: Record<NonNullable<Operation["step"]>, string> = {
@@ -90,6 +90,7 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
     title: "有引擎不报告缓存用量",
     todo: "启动 vLLM 时加上 --enable-prompt-tokens-details。在此之前所有提示都算作计算。",
   },
+  same_engine: { title: "同一台服务器被写了多次", todo: "请只用一个地址写一次。在此之前，它的副本和缓存按每个名字各算一次。" },
   stalled: { title: "有副本有任务却没有进展", todo: "它不再接收新会话。如果没有恢复，请重启其引擎。" },
   drained: { title: "有副本被手动移出", todo: "它不再接收新请求。可以服务时，在模型页面的该行点击“放回”。" },
   restart_failed: { title: "上一次重启提前结束", todo: "排除原因后重新开始。" },
@@ -100,19 +101,26 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   affinity_off: { title: "亲和已关闭", todo: "如果不是有意为之，请在模型页面上打开“亲和”开关。在那里更改的内容重启后仍保留。" },
   waiting_room: {
     title: "等候室让部分请求等候",
-    todo: "工作中的代理超过缓存所能容纳。减少同时运行的代理，增加副本，或配置 CPU 层（kv_offload_gib），即可不再等候。",
+    todo: "工作中的智能体超过缓存所能容纳。减少同时运行的智能体，增加副本，或配置 CPU 层（kv_offload_gib[，每个副本至少 {tier_tokens} token][，即 {tier_gib} GiB]），即可不再等候。",
   },
   cpu_tier: {
     title: "CPU 层会有帮助",
-    todo: "在 [models.engine] 下设置 kv_offload_gib，或使用 vLLM 的 --kv-offloading-size；“等候室”卡片会说明所需大小。",
+    todo: "在 [models.engine] 下设置 kv_offload_gib，或使用 vLLM 的 --kv-offloading-size[：每个副本至少 {tier_tokens} token][，即 {tier_gib} GiB]。",
   },
   context_too_large: { title: "上下文可能超过单个缓存", todo: "用较小的 --max-model-len 启动 vLLM，或给 KV 缓存更多显存。" },
-  contexts_do_not_fit: { title: "会话放不进缓存", todo: "减少同时运行的代理，缩短上下文，或增加缓存（CPU 层：kv_offload_gib）。" },
+  contexts_do_not_fit: {
+    title: "会话放不进缓存",
+    todo: "减少同时运行的智能体，缩短上下文，或增加缓存（CPU 层：kv_offload_gib[，每个副本至少 {tier_tokens} token][，即 {tier_gib} GiB]）。",
+  },
   no_session_id: { title: "许多请求没有会话 id", todo: "按“连接客户端”页面设置客户端，或在 client.session_headers 中写明其请求头。" },
   prefix_changes: { title: "会话留在原副本，但缓存很少命中", todo: "提示的开头有内容在变化。“前缀破坏”页面会说明是什么。" },
   ledger: { title: "历史没有写入", todo: "请求仍正常服务。请清理数据目录所在的磁盘。" },
   ledger_dropped: { title: "部分历史记录丢失", todo: "为数据目录换更快的磁盘，或提高 storage.max_queued_rows。" },
   data_loop: { title: "转发请求的部分停住了", todo: "重启 Warden。日志会说明停在哪里。" },
+  client_open: {
+    title: "任何能访问客户端端口的人都可以使用",
+    todo: "设置 client.require_key = true 并在“密钥”页面创建密钥，或把端口绑定到 127.0.0.1。",
+  },
   console_open: { title: "控制台可从外部访问", todo: "设置密码，或绑定到 127.0.0.1 并使用隧道。" },
 };
 

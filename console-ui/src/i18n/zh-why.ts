@@ -6,7 +6,7 @@ export const why: Texts["why"] = {
   code: {
     least_loaded: (n) => `${n.compared}。`,
     fork: (n) => `这是一个会话的分支，其开头在 ${n.replica} 上，因此去往那里。`,
-    sibling: (n) => `有相同开头的兄弟子代理在 ${n.replica} 上，因此去往那里。`,
+    sibling: (n) => `有相同开头的兄弟子智能体在 ${n.replica} 上，因此去往那里。`,
     hash: (n) => `按 id 的哈希放置：${n.replica}。`,
     named: (n) => `客户端自己指定了 ${n.replica}。`,
     not_above: (n) => `留在原副本：${n.home} 处理中 ${n.inFlight}，未超过溢出阈值 ${n.threshold}。`,
@@ -83,7 +83,11 @@ export const causes: Texts["causes"] = {
     means: "归属副本太忙，这一轮去了没有读过历史的副本。",
     todo: "如果经常发生：提高溢出阈值，或增加副本。",
   },
-  rehomed: { title: "失去归属", means: "归属副本丢失或被排空，另一个副本必须读取历史。", todo: "无需处理，除非引擎经常失败。" },
+  rehomed: {
+    title: "换了归属",
+    means: "归属副本丢失或被排空，或在会话等候位置期间已不再持有其上下文；另一个副本必须读取历史。",
+    todo: "等候室生效时：见其卡片（减少同时运行的智能体，或增加 CPU 层）。否则请检查是否有引擎失败。",
+  },
   unrouted: {
     title: "未路由",
     means: "由引擎自己的均衡器决定这一轮的去向：亲和已关闭，或该端点忽略副本选择。",

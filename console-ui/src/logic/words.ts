@@ -111,31 +111,47 @@ export interface WarningWords {
 // A warning or a check in the shown language: its headline, the sentence with the numbers, and what to do.
 export function warningWords(texts: Texts, warning: Warning): WarningWords {
   const key = warning.level === "ok" ? `${warning.code}.ok` : warning.code;
-  const own = filled(texts.checkTexts[key], warning.params ?? {});
-  const sentence = { text: own ?? warning.text, english: own === null };
+  const own = filled(texts, texts.checkTexts[key], warning.params ?? {});
+  const sentence = { text: own ?? capital(warning.text), english: own === null };
   if (!(CHECKS as readonly string[]).includes(warning.code)) return { title: "", ...sentence, todo: warning.what_to_do };
   const words = texts.checks[warning.code as CheckCode];
-  return { title: words.title, ...sentence, todo: words.todo };
+  return { title: words.title, ...sentence, todo: filled(texts, words.todo, warning.params ?? {}) };
+}
+
+// A sentence of the server's stands after others in its log; here it stands alone. Names (e0, max_num_seqs) stay.
+function capital(sentence: string): string {
+  return sentence.replace(/^[a-z]+(?=[ ,:'])/, (word) => word[0]!.toUpperCase() + word.slice(1));
 }
 
 // "{engine} does not answer[: {why}]" with the engine's name in it, and the reason where there is one; null: there is no
 // such sentence, or a name outside of [] is not known.
-function filled(template: string | undefined, params: Params): string | null {
+export function filled(texts: Texts, template: string | undefined, params: Params): string | null {
   if (template === undefined) return null;
   const told = (name: string): boolean => String(params[name] ?? "") !== "";
-  const whole = template.replace(/\[([^\]]*)\]/g, (_, part: string) => (namesIn(part).every(told) ? part : ""));
+  const whole = template.replace(/\[([^\][]*\{[^\][]*)\]/g, (_, part: string) => (namesIn(part).every(told) ? part : ""));
   if (namesIn(whole).some((name) => !(name in params))) return null;
-  return whole.replace(/\{(\w+)\}/g, (_, name: string) => paramText(name, params[name]!));
+  return whole.replace(/\{(\w+)\}/g, (_, name: string) => paramText(texts, name, params[name]!));
 }
 
 function namesIn(template: string): string[] {
   return [...template.matchAll(/\{(\w+)\}/g)].map((match) => match[1]!);
 }
 
-function paramText(name: string, value: string | number): string {
+function paramText(texts: Texts, name: string, value: string | number): string {
   if (name === "since") return dateTime(unix(value));
+  const word = texts.paramWords[name]?.[value];
+  if (word) return word;
   if (typeof value === "string") return value;
   return name === "share" || name.endsWith("_ratio") ? percent(value) : count(value);
+}
+
+// The comments of a text to copy, in the shown language; all else is for a machine.
+export function inOtherWords(text: string, phrases: readonly [string, string][]): string {
+  const said = (line: string): string => phrases.reduce((whole, [from, to]) => whole.replaceAll(from, to), line);
+  return text
+    .split("\n")
+    .map((line) => (/^(#|\/\/)/.test(line) ? said(line) : line))
+    .join("\n");
 }
 
 export function ownAnswer(texts: Texts, code: string): string {

@@ -6,7 +6,7 @@ import type { ConnectTexts, Page, RequestRow } from "../api/types";
 import { clock, dateTime } from "../format";
 import { texts } from "../i18n";
 import { modelOf } from "../live";
-import { clientName, decisionName } from "../logic/words";
+import { clientName, decisionName, inOtherWords } from "../logic/words";
 import { href } from "../route";
 import { Card, CopyButton, Dot, Empty, LoadError, Note, PageTitle } from "../ui/basics";
 import { useResource } from "../ui/hooks";
@@ -39,6 +39,7 @@ function Tabs(props: { connect: ConnectTexts }) {
   const [chosen, setChosen] = useState(clients[0]?.client ?? "");
   const tabs = useRef<HTMLDivElement>(null);
   const current = clients.find((entry) => entry.client === chosen);
+  const text = inOtherWords(current?.text ?? "", words.connect.comments);
   const move = (event: KeyboardEvent): void => {
     const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
     if (!step) return;
@@ -70,10 +71,8 @@ function Tabs(props: { connect: ConnectTexts }) {
         </Note>
       )}
       <div role="tabpanel" id="connect-panel" aria-labelledby={`tab-${chosen}`} class="connect-text">
-        <pre tabIndex={0} lang="en">
-          {current?.text}
-        </pre>
-        {current && <CopyButton text={current.text} label={`${words.common.copy}: ${clientName(words, current.client)}`} />}
+        <pre tabIndex={0}>{text}</pre>
+        {current && <CopyButton text={text} label={words.common.labelled(words.common.copy, clientName(words, current.client))} />}
       </div>
     </Card>
   );

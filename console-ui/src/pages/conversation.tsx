@@ -4,11 +4,13 @@ import { useState } from "preact/hooks";
 import type { Candidate, Conversation, ConversationDetail, Turn } from "../api/types";
 import { compact, count, decimal, percent, seconds, when } from "../format";
 import { texts } from "../i18n";
+import { snapshot } from "../live";
+import { olderAreGone } from "../logic/paging";
 import { completionTokens, mostly, PARTS, parts, promptParts, slowFrom, waitIsNoticed } from "../logic/timing";
 import { flatten } from "../logic/tree";
 import { byScore, causeWords, clientName, decided, kindName, outcomeText, replicaName, whySentence } from "../logic/words";
 import { href } from "../route";
-import { Badge, Card, Dot, Empty, LoadError, Meter, PageTitle, Scroll, type Tone } from "../ui/basics";
+import { Badge, Card, Dot, Empty, LoadError, Meter, Note, PageTitle, Scroll, type Tone } from "../ui/basics";
 import { useResource } from "../ui/hooks";
 import { TimeBar, timeWords } from "../ui/time-bar";
 import { ConversationName, STATE_TONE } from "./conversations";
@@ -30,19 +32,22 @@ export const DECISION_TONE: Record<string, Tone> = {
 
 export function ConversationPage(props: { id: string }) {
   const words = texts.value;
-  const { data, error, reload } = useResource<ConversationDetail>(`/api/conversations/${encodeURIComponent(props.id)}`, REFRESH_MS);
+  const { data, error, missing, reload } = useResource<ConversationDetail>(
+    `/api/conversations/${encodeURIComponent(props.id)}`,
+    REFRESH_MS,
+  );
   const short = data?.conversation.short ?? props.id.slice(0, 8);
   return (
     <>
       <PageTitle title={words.conversation.title(short)}>{words.conversation.title(short)}</PageTitle>
-      <LoadError error={error} retry={reload} />
+      {missing ? <Note tone="info">{words.conversation.gone}</Note> : <LoadError error={error} retry={reload} />}
       {!data && !error && <Empty>{words.common.loading}</Empty>}
       {data && (
         <>
           <Head row={data.conversation} />
           <Costs costs={data.recomputed_by_cause} />
           {data.children.length > 0 && <Tree root={data.conversation} items={data.children} />}
-          <Timeline turns={data.turns} all={data.conversation.turns} />
+          <Timeline turns={data.turns} row={data.conversation} />
         </>
       )}
     </>
@@ -141,7 +146,7 @@ function Tree(props: { root: Conversation; items: Conversation[] }) {
   );
 }
 
-function Timeline(props: { turns: Turn[]; all: number }) {
+function Timeline(props: { turns: Turn[]; row: Conversation }) {
   const words = texts.value;
   const [shown, setShown] = useState(FIRST_TURNS);
   const slowS = slowFrom(props.turns.map((turn) => turn.duration_s));
@@ -176,7 +181,9 @@ function Timeline(props: { turns: Turn[]; all: number }) {
           {words.common.more}
         </button>
       )}
-      {props.turns.length < props.all && props.turns.length <= shown && <p class="hint">{words.conversation.oldest}</p>}
+      {props.turns.length <= shown && olderAreGone(props.row, props.turns.length, snapshot.value?.taken_at ?? 0) && (
+        <p class="hint">{words.conversation.oldest}</p>
+      )}
     </Card>
   );
 }
@@ -227,7 +234,9 @@ function PrefixNote(props: { turn: Turn }) {
   const change = turn.prefix_change;
   const quiet = change === null || change === "extends" || change === "first";
   if (quiet && !turn.recomputed_tokens) return null;
-  const cause = change && !quiet ? causeWords(words, change) : null;
+  // As the sums name it.
+  const moved = change === "moved" && (turn.decision === "spilled" || turn.decision === "rehomed");
+  const cause = change && !quiet ? causeWords(words, moved ? turn.decision! : change) : null;
   const notes = [
     ...(turn.prefix_shared_ratio !== null && turn.prefix_shared_ratio < 0.995
       ? [words.conversation.shared(percent(turn.prefix_shared_ratio))]
@@ -236,9 +245,8 @@ function PrefixNote(props: { turn: Turn }) {
   ];
   return (
     <p class="turn-prefix" title={cause?.means}>
-      {cause && <b>{cause.title}</b>}
-      {cause && notes.length > 0 && ": "}
-      {notes.join(", ")}
+      {cause && <b>{notes.length ? words.common.labelled(cause.title, "") : cause.title}</b>}
+      {notes.join(words.common.comma)}
     </p>
   );
 }
@@ -248,12 +256,7 @@ function PromptBar(props: { turn: Turn; longest: number }) {
   const prompt = promptParts(props.turn);
   const completion = completionTokens(props.turn);
   const generated = completion === null ? words.completionUnknown : words.completion(count(completion));
-  if (!prompt)
-    return (
-      <p class="turn-line muted">
-        {words.prompt}: {words.notMeasured}
-      </p>
-    );
+  if (!prompt) return <p class="turn-line muted">{texts.value.common.labelled(words.prompt, words.notMeasured)}</p>;
   const share = (tokens: number): string => `${(tokens / props.longest) * 100}%`;
   const read =
     prompt.cached === null || prompt.computed === null
@@ -262,7 +265,7 @@ function PromptBar(props: { turn: Turn; longest: number }) {
   const text = `${read} · ${generated}`;
   return (
     <div class="turn-line">
-      <span class="bar" role="img" aria-label={`${words.prompt}: ${text}`}>
+      <span class="bar" role="img" aria-label={texts.value.common.labelled(words.prompt, text)}>
         {prompt.cached === null || prompt.computed === null ? (
           <span class="unmeasured" style={{ width: share(prompt.prompt) }} />
         ) : (

@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { change, mayChange } from "../api/client";
-import type { ApiKey } from "../api/types";
+import type { ApiKey, KeyPage } from "../api/types";
 import { compact, count, dateTime, unix, when } from "../format";
 import { texts } from "../i18n";
 import { href } from "../route";
@@ -16,7 +16,7 @@ const NAME = /^[A-Za-z0-9._-]{1,64}$/;
 
 export function Keys() {
   const words = texts.value.keys;
-  const keys = useResource<{ items: ApiKey[] }>("/api/keys", REFRESH_MS);
+  const keys = useResource<KeyPage>("/api/keys", REFRESH_MS);
   const [made, setMade] = useState<{ name: string; key: string } | null>(null);
   const [revoking, setRevoking] = useState<string | null>(null);
   const create = (name: string, models: string[] | null): Promise<boolean> =>
@@ -32,7 +32,9 @@ export function Keys() {
       <Card>
         {mayChange() ? <Create onCreate={create} /> : <p class="hint">{texts.value.common.readOnly}</p>}
         <LoadError error={keys.error} retry={keys.reload} />
-        {keys.data && (keys.data.items.length ? <Table items={keys.data.items} onRevoke={setRevoking} /> : <Empty>{words.empty}</Empty>)}
+        {keys.data?.keyless === "everybody" && <Note tone="warning">{words.keyless.everybody}</Note>}
+        {keys.data &&
+          (keys.data.items.length ? <Table items={keys.data.items} onRevoke={setRevoking} /> : <None keyless={keys.data.keyless} />)}
       </Card>
       {made && <Once made={made} onClose={() => setMade(null)} />}
       {revoking && (
@@ -106,6 +108,16 @@ function Scope(props: { models: string[] | null; onChange: (models: string[] | n
           </label>
         ))}
     </fieldset>
+  );
+}
+
+function None(props: { keyless: KeyPage["keyless"] }) {
+  const words = texts.value.keys;
+  const { keyless } = props;
+  return (
+    <Empty>
+      {words.empty} {keyless && keyless !== "everybody" ? words.keyless[keyless] : ""}
+    </Empty>
   );
 }
 

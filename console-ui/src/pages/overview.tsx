@@ -85,13 +85,19 @@ function ModelCard(props: { model: OverviewModel; detail: ModelDetail | null }) 
         />
       </dl>
       {model.warnings.length > 0 ? <Warnings warnings={model.warnings} /> : <p class="all-well">{words.overview.noWarnings}</p>}
-      {model.conversations_live === 0 && (
+      {detail && nobodyCame(detail) && (
         <p class="hint">
           {words.overview.noConversations} <a href={href(["connect"], { model: model.name })}>{words.overview.connectFirst}</a>
         </p>
       )}
     </section>
   );
+}
+
+// Since the warden's start, and before it: homes outlive a restart.
+function nobodyCame(model: ModelDetail): boolean {
+  const { decisions, refused } = model.routing;
+  return model.conversations === 0 && refused === 0 && Object.values(decisions).every((count) => count === 0);
 }
 
 export function Figure(props: { label: string; value: string; note?: string }) {

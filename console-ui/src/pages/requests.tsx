@@ -7,13 +7,13 @@ import { count, dateTime, seconds, unix, when } from "../format";
 import { texts } from "../i18n";
 import { CLIENTS } from "../i18n/codes";
 import type { Texts } from "../i18n/en";
-import { modelOf, snapshot } from "../live";
+import { snapshot } from "../live";
 import { completionTokens, waitIsNoticed } from "../logic/timing";
 import { clientName, decided, decisionName, outcomeText, ownAnswer, whySentence } from "../logic/words";
 import { href, route, setQuery } from "../route";
 import { Badge, Button, Empty, LoadError, PageTitle, Select } from "../ui/basics";
 import { useResource } from "../ui/hooks";
-import { chosenModel, ModelSelect } from "../ui/model-select";
+import { chosenModel, chosenReplicas, ModelSelect } from "../ui/model-select";
 import { usePaged } from "../ui/paged";
 import { TimeBar } from "../ui/time-bar";
 import { VirtualTable, type Column } from "../ui/virtual";
@@ -59,9 +59,7 @@ export function Requests() {
 function Filters(props: { chosen: Record<string, string> }) {
   const words = texts.value;
   const keys = useResource<{ items: ApiKey[] }>("/api/keys").data?.items ?? [];
-  const model = chosenModel(true);
-  const served = snapshot.value?.models ?? [];
-  const replicas = (model ? [modelOf(model)] : served).flatMap((one) => one?.routing.replicas.map((row) => row.replica) ?? []);
+  const replicas = chosenReplicas();
   const decisions = [...DECISIONS, "refused" as const, "left" as const].map((value) => ({
     value: value as string,
     label: words.decision[value],
@@ -138,7 +136,7 @@ function List(props: { filters: Record<string, string> }) {
         />
       )}
       <p class="why-line" role="status">
-        {why && `${when(why.finished_at)}: ${whySentence(words, why)}`}
+        {why && words.common.labelled(when(why.finished_at), whySentence(words, why))}
       </p>
     </>
   );

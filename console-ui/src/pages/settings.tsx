@@ -26,7 +26,8 @@ export function Settings() {
               <input type="search" value={search} onInput={(event) => setSearch(event.currentTarget.value)} />
             </label>
             <span class="hint">
-              {words.file}: {data.file ? <span class="mono">{data.file}</span> : words.noFile}
+              {texts.value.common.labelled(words.file, "")}
+              {data.file ? <span class="mono">{data.file}</span> : words.noFile}
             </span>
           </div>
           {items.length === 0 && <Empty>{words.empty}</Empty>}

@@ -10,12 +10,11 @@ import { busy, decisions, failures, kvUsed, latency, tokens, waiting } from "../
 import { count, seconds } from "../format";
 import { texts } from "../i18n";
 import type { Texts } from "../i18n/en";
-import { modelOf } from "../live";
 import { fromLocalInput, parseRange, rangeQuery, refreshMs, toLocalInput, WINDOWS, windowSeconds, type Range } from "../logic/range";
 import { route, setQuery } from "../route";
 import { Button, LoadError, Note, PageTitle, Segmented, Select } from "../ui/basics";
 import { useResource } from "../ui/hooks";
-import { chosenModel, ModelSelect } from "../ui/model-select";
+import { chosenModel, chosenReplicas, modelNames, ModelSelect } from "../ui/model-select";
 import { cachedWords } from "./overview";
 
 export function Stats() {
@@ -72,7 +71,8 @@ function latencyWords(series: Series): string {
   const totals = series.totals;
   const words = texts.value.stats;
   if (!totals || totals.count === 0) return "";
-  return `p50 ${seconds(totals.p50)} · p95 ${seconds(totals.p95)} · p99 ${seconds(totals.p99)} (${words.requestsCount(count(totals.count))})`;
+  const requests = texts.value.common.aside(words.requestsCount(count(totals.count)));
+  return `p50 ${seconds(totals.p50)} · p95 ${seconds(totals.p95)} · p99 ${seconds(totals.p99)} ${requests}`;
 }
 
 function Panel(props: {
@@ -115,7 +115,7 @@ function Filters(props: { range: Range; model: string; replica: string }) {
   const words = texts.value;
   const { range } = props;
   const [open, setOpen] = useState(range.window === "free");
-  const replicas = modelOf(props.model)?.routing.replicas.map((row) => row.replica) ?? [];
+  const replicas = modelNames().length === 1 || props.model ? chosenReplicas() : [];
   const choose = (window: string): void => {
     setOpen(window === "free");
     if (window !== "free") setQuery({ window, from: null, to: null });

@@ -176,7 +176,7 @@ export function Meter(props: {
   return (
     <span class={`meter ${props.wide ? "wide" : ""}`}>
       {ratio !== null && (
-        <span class="meter-bar" role="img" aria-label={`${props.label}: ${props.text}`}>
+        <span class="meter-bar" role="img" aria-label={texts.value.common.labelled(props.label, props.text)}>
           <span class={`meter-fill ${tone}`} style={{ width: `${Math.min(100, Math.max(0, ratio * 100))}%` }} />
         </span>
       )}

@@ -42,6 +42,7 @@ export function Confirm(props: {
   onConfirm: () => void;
   onClose: () => void;
   extra?: ComponentChildren;
+  disabled?: boolean;
 }) {
   const words = texts.value.common;
   const confirm = (): void => {
@@ -55,7 +56,7 @@ export function Confirm(props: {
       actions={
         <>
           <Button onClick={props.onClose}>{words.cancel}</Button>
-          <Button kind="danger" onClick={confirm}>
+          <Button kind="danger" onClick={confirm} disabled={props.disabled ?? false}>
             {props.action}
           </Button>
         </>

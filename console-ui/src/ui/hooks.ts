@@ -7,13 +7,20 @@ import { texts } from "../i18n";
 export interface Resource<T> {
   data: T | null;
   error: string | null;
+  // The server knows nothing of that address.
+  missing: boolean;
   reload: () => void;
 }
 
 // path null: nothing to load. everyMs 0: once. Old data stays on the screen until newer came; an error does not remove it.
 // What belongs to another address is not shown under this one, unless `keep` says that it may stand there meanwhile.
 export function useResource<T>(path: string | null, everyMs = 0, keep = false): Resource<T> {
-  const [state, setState] = useState<{ path: string | null; data: T | null; error: string | null }>({ path, data: null, error: null });
+  const [state, setState] = useState<Omit<Resource<T>, "reload"> & { path: string | null }>({
+    path,
+    data: null,
+    error: null,
+    missing: false,
+  });
   const [round, setRound] = useState(0);
   useEffect(() => {
     if (path === null) return;
@@ -22,10 +29,11 @@ export function useResource<T>(path: string | null, everyMs = 0, keep = false): 
     const load = async (): Promise<void> => {
       try {
         const data = await get<T>(path, abort.signal);
-        setState({ path, data, error: null });
+        setState({ path, data, error: null, missing: false });
       } catch (error) {
         if (abort.signal.aborted) return;
-        setState((before) => ({ path, data: keep || before.path === path ? before.data : null, error: explain(error) }));
+        const missing = error instanceof ApiError && error.status === 404;
+        setState((before) => ({ path, data: keep || before.path === path ? before.data : null, error: explain(error), missing }));
       }
       if (everyMs && !abort.signal.aborted) timer = window.setTimeout(() => void load(), everyMs);
     };
@@ -36,7 +44,12 @@ export function useResource<T>(path: string | null, everyMs = 0, keep = false): 
     };
   }, [path, everyMs, round]);
   const fits = keep || state.path === path;
-  return { data: fits ? state.data : null, error: fits ? state.error : null, reload: () => setRound((n) => n + 1) };
+  return {
+    data: fits ? state.data : null,
+    error: fits ? state.error : null,
+    missing: fits && state.missing,
+    reload: () => setRound((n) => n + 1),
+  };
 }
 
 export function explain(error: unknown): string {

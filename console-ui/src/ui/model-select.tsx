@@ -16,6 +16,13 @@ export function chosenModel(allowAll: boolean): string {
   return modelNames()[0] ?? "";
 }
 
+// The replicas to choose from: the chosen model's, or those of all.
+export function chosenReplicas(): string[] {
+  const model = chosenModel(true);
+  const served = snapshot.value?.models ?? [];
+  return served.filter((one) => !model || one.name === model).flatMap((one) => one.routing.replicas.map((row) => row.replica));
+}
+
 export function ModelSelect(props: { allowAll?: boolean; onChange?: () => void }) {
   const names = modelNames();
   const value = chosenModel(props.allowAll ?? false);

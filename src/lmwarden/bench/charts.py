@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lmwarden.bench import measures
 from lmwarden.bench.measures import Measure
-from lmwarden.bench.results import BenchResult, LevelResult, arm_names, cells, level_numbers, repeats
+from lmwarden.bench.results import BenchResult, LevelResult, arm_names, cell_label, cells, level_numbers, repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _bars(key: str, rows: Sequence[LevelResult], counts: Sequence[Mapping[str, f
     for row, row_counts in zip(rows, counts, strict=True):
         total = sum((row_counts or {}).values())
         if row_counts and total:
-            bars.append(f"{row.sessions} {row.arm}")
+            bars.append(cell_label(row))
             shares.append(tuple(100 * row_counts.get(part, 0) / total for part in parts))
     if not bars or (key == "spread" and len(parts) < 2):
         return None

@@ -58,6 +58,9 @@ class Mixture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 Distribution: TypeAlias = int | tuple[int, int] | Lognormal | Mixture
+KINDS_OF_A_PART = "lognormal"
+KINDS = f"{KINDS_OF_A_PART}, mixture"
+"""What the key ``kind`` may be."""
 
 
 def check(name: str, distribution: Distribution, least: int = 0) -> None:

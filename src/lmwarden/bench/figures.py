@@ -75,7 +75,7 @@ class DrawnChart:
         assert head is not None
         label = escape(description, {'"': "&quot;"})
         svg = f'<svg {head[0]} role="img" aria-label="{label}">' + svg[svg.index(">") + 1 :]
-        for key in _axis_keys(self._chart):
+        for key in (*_axis_keys(self._chart), "gain.recorded"):
             english, other = language("en").text(key), words.text(key)
             svg = svg.replace(f">{escape(english)}<", f">{escape(other)}<")
         return svg.strip()
@@ -119,7 +119,7 @@ def _draw_lines(chart: LineChart) -> Figure:
             if value is not None and half is not None:
                 low = max(value - half, value / 50) if chart.logarithmic else max(value - half, 0.0)
                 axes.plot([place, place], [low, value + half], color=colour, linewidth=1.2, marker="_", markersize=7)
-    axes.set_xticks(list(places), [str(level) for level in chart.levels])
+    axes.set_xticks(list(places), [language("en").level(level) for level in chart.levels])
     axes.set_xlim(-0.3, len(chart.levels) - 0.7)
     unit, across = _axis_keys(chart)
     axes.set_xlabel(language("en").text(across))
@@ -203,11 +203,12 @@ def described(chart: Chart, words: Language) -> str:
     """Return a chart as a sentence or two, for those who do not see it."""
     title = words.text(f"chart.{chart.key}.title")
     if isinstance(chart, LineChart):
-        ends = [_ends(line.label, chart.levels, line.values, chart.digits) for line in chart.lines]
+        levels = [words.level(level) for level in chart.levels]
+        ends = [_ends(line.label, levels, line.values, chart.digits) for line in chart.lines]
         return f"{title}. " + "; ".join(ends) + "."
     return f"{title}: {', '.join(chart.bars)}."
 
 
-def _ends(label: str, levels: Sequence[int], values: Sequence[float | None], digits: int) -> str:
+def _ends(label: str, levels: Sequence[str], values: Sequence[float | None], digits: int) -> str:
     known = [(level, value) for level, value in zip(levels, values, strict=True) if value is not None]
     return f"{label}: " + ", ".join(f"{level}: {value:.{digits}f}" for level, value in known)

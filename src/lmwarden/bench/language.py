@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from lmwarden.bench.results import AS_RECORDED
+
 LANGUAGES = ("en", "zh")
 
 
@@ -70,7 +72,13 @@ class Language:
 
     def cell(self, sessions: int, arm: str, open_loop: bool) -> str:
         """Return the name of a cell inside a sentence."""
+        if open_loop and sessions == AS_RECORDED:
+            return self.text("gain.cell_recorded", arm=arm)
         return self.text("gain.cell_open" if open_loop else "gain.cell", level=sessions, arm=arm)
+
+    def level(self, sessions: int) -> str:
+        """Return the number of a level as a table or an axis shows it."""
+        return self.text("gain.recorded") if sessions == AS_RECORDED else str(sessions)
 
 
 @cache

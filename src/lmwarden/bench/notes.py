@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from lmwarden.bench.console import Admission
 from lmwarden.bench.language import Language, Note
-from lmwarden.bench.results import BenchResult, LevelResult, cells
+from lmwarden.bench.results import AS_RECORDED, BenchResult, LevelResult, cell_label, cells
 
 _NOTABLE = 1.05
 """A tail that grows by less when waiting requests are added is not worth a line."""
@@ -144,7 +144,7 @@ def _agreement(rows: Iterable[LevelResult]) -> list[Note]:
         notes.append(Note(key, {"points": f"{AGREEMENT_POINTS:g}"}))
     if apart:
         furthest = max(apart, key=lambda row: abs(_edge_ratio(row)))
-        cells_apart = ", ".join(f"{row.sessions} {row.arm}" for row in apart)
+        cells_apart = ", ".join(cell_label(row) for row in apart)
         more, limit = f"{100 * _edge_ratio(furthest):+.0f}", f"{100 * _EDGE_RATIO:g}"
         notes.append(Note("incomparable", {"cells": cells_apart, "more": more, "limit": limit}))
     return notes
@@ -168,5 +168,10 @@ def _gain(before: LevelResult, after: LevelResult, words: Language) -> str:
     if before.output_tokens_per_minute and after.output_tokens_per_minute:
         more = 100 * (after.output_tokens_per_minute / before.output_tokens_per_minute - 1)
         facts.append(words.text("gain.output", more=f"{more:+.0f}"))
+    if not facts:
+        return ""
+    said = words.text("gain.between_facts").join(facts)
+    if before.loop == "open" and before.sessions == AS_RECORDED:
+        return words.text("gain.level_recorded", facts=said)
     key = "gain.level_open" if before.loop == "open" else "gain.level"
-    return words.text(key, level=before.sessions, facts=words.text("gain.between_facts").join(facts)) if facts else ""
+    return words.text(key, level=before.sessions, facts=said)

@@ -22,7 +22,7 @@ from lmwarden.bench.language import LANGUAGES, AnyNote, Language, language
 from lmwarden.bench.measures import NOT_MEASURED, Measure
 from lmwarden.bench.notes import gain_note, most_repeats, result_notes
 from lmwarden.bench.report import ARROW, interval_figures, is_open_loop, level_heading
-from lmwarden.bench.results import BenchResult, LevelResult, arm_names, cells, level_numbers, repeats
+from lmwarden.bench.results import BenchResult, arm_names, cell_label, cells, level_numbers, repeats
 from lmwarden.bench.run_facts import fact_rows
 
 _MEANINGS = (*measures.TABLE, measures.HITS_ENGINE)
@@ -56,7 +56,7 @@ def _page(result: BenchResult, notes: Sequence[AnyNote], drawn: Sequence[tuple[C
     source = (resources.files("lmwarden.bench") / "templates" / "report.html.j2").read_text("utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     parts = [_part(result, notes, drawn, language(code)) for code in LANGUAGES]
-    return environment.from_string(source).render(parts=parts) + "\n"
+    return environment.from_string(source).render(parts=parts, arrow=ARROW) + "\n"
 
 
 def _part(
@@ -108,7 +108,7 @@ def _table(result: BenchResult, columns: Sequence[Measure], words: Language) -> 
     rows: list[list[_Cell]] = []
     for level in level_numbers(result.levels):
         runs = [groups.get((level, arm), []) for arm in arms]
-        rows.append([str(level), *(interval_figures(runs, measure) for measure in columns)])
+        rows.append([words.level(level), *(interval_figures(runs, measure) for measure in columns)])
     headings = [level_heading(result, words), *(words.text(f"column.{measure.key}") for measure in columns)]
     return _Grid(headings, rows)
 
@@ -118,7 +118,7 @@ def _chart_data(chart: Chart, words: Language) -> _Grid:
     if isinstance(chart, LineChart):
         heading = words.text("column.level_open" if chart.open_loop else "column.level")
         lined: list[list[_Cell]] = [
-            [str(level), *(_written(line.values[number], chart.digits) for line in chart.lines)]
+            [words.level(level), *(_written(line.values[number], chart.digits) for line in chart.lines)]
             for number, level in enumerate(chart.levels)
         ]
         return _Grid([heading, *(line.label for line in chart.lines)], lined)
@@ -134,7 +134,7 @@ def _counters(result: BenchResult, words: Language) -> _Grid | None:
     for row in cells(result.levels).values():
         if row.client is None or row.engine is None:
             continue
-        name, client, engine = _cell_name(row), row.client, row.engine
+        name, client, engine = cell_label(row), row.client, row.engine
         seen: list[list[float | None]] = [
             [client.requests, client.prompt_tokens, client.output_tokens, None, client.cached_tokens],
             [
@@ -155,7 +155,7 @@ def _counters(result: BenchResult, words: Language) -> _Grid | None:
 def _cells(result: BenchResult, words: Language) -> _Grid:
     """Counts of each cell, summed over its repeats."""
     rows: list[list[_Cell]] = [
-        [_cell_name(row), str(row.requests), str(row.failed), str(row.unserved), _written(row.waited_in_room, 0)]
+        [cell_label(row), str(row.requests), str(row.failed), str(row.unserved), _written(row.waited_in_room, 0)]
         for row in cells(result.levels).values()
     ]
     keys = ("requests", "failed", "unserved", "waited")
@@ -170,10 +170,6 @@ def _meanings(result: BenchResult, words: Language) -> list[tuple[str, str]]:
         for measure in _MEANINGS
     ]
     return [*found, (words.text("column.unserved"), words.text("meaning.unserved"))]
-
-
-def _cell_name(row: LevelResult) -> str:
-    return f"{row.sessions} {row.arm}"
 
 
 def _written(value: float | None, digits: int) -> str:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from lmwarden.bench.conversation import Api
 from lmwarden.bench.errors import PlanError
+from lmwarden.bench.results import AS_RECORDED
 from lmwarden.bench.sessions import PromptReuse
 from lmwarden.bench.trace import Trace
 from lmwarden.bench.workload import Workload
@@ -14,8 +15,6 @@ from lmwarden.types import Clock
 
 REST_S = 30.0
 MOST_PER_HOUR = 1_000_000
-AS_RECORDED = 0
-"""The level of an open loop whose sessions start when they did in the trace."""
 
 
 class Caches(StrEnum):

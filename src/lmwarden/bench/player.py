@@ -22,8 +22,9 @@ from typing import Protocol
 from lmwarden.bench.client import AgentClient
 from lmwarden.bench.conversation import Conversation, Dialogue
 from lmwarden.bench.measure import LevelRecords, SessionRecord, TurnRecord
-from lmwarden.bench.plan import AS_RECORDED, Cell, Plan
+from lmwarden.bench.plan import Cell, Plan
 from lmwarden.bench.replay import ReplaySource
+from lmwarden.bench.results import AS_RECORDED
 from lmwarden.bench.sessions import SessionSource
 from lmwarden.bench.trace import Trace
 from lmwarden.bench.workload import Workload

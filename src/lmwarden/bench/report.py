@@ -132,7 +132,7 @@ def markdown(result: BenchResult, notes: Sequence[AnyNote] = (), words: Language
     for level in level_numbers(result.levels):
         runs = [groups.get((level, arm), []) for arm in arms]
         figures = [" ".join(interval_figures(runs, measure)).strip() for measure in TABLE]
-        lines.append("| " + " | ".join([str(level), *figures]) + " |")
+        lines.append("| " + " | ".join([words.level(level), *figures]) + " |")
     lines += ["", *(f"- {words.say(note)}" for note in [*result_notes(result), *notes])]
     return "\n".join(lines) + "\n"
 
@@ -186,7 +186,7 @@ def _table(result: BenchResult, arrow: str, gap: int) -> Table:
     by_cell = cells(result.levels)
     for level in level_numbers(result.levels):
         measured = [by_cell.get((level, arm)) for arm in arms]
-        table.add_row(str(level), *(_figures(measured, measure, arrow) for measure in TABLE))
+        table.add_row(language("en").level(level), *(_figures(measured, measure, arrow) for measure in TABLE))
     return table
 
 

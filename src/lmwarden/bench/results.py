@@ -18,6 +18,8 @@ from lmwarden.bench.counters import EngineCounters
 Balancer = Literal["engine", "emulated"]
 Source = Literal["simulated", "measured"]
 Loop = Literal["closed", "open"]
+AS_RECORDED = 0
+"""The level of an open loop whose sessions start when they did in the trace; it is the run's only one."""
 _Part = TypeVar("_Part", bound=msgspec.Struct)
 
 
@@ -232,6 +234,11 @@ def arm_names(rows: Sequence[LevelResult]) -> list[str]:
 def level_numbers(rows: Sequence[LevelResult]) -> list[int]:
     """Return the levels in order of first appearance."""
     return list(dict.fromkeys(row.sessions for row in rows))
+
+
+def cell_label(row: LevelResult) -> str:
+    """Return the short name of a cell, the same in every language: ``8 on``, or the arm alone beside no other level."""
+    return row.arm if row.sessions == AS_RECORDED else f"{row.sessions} {row.arm}"
 
 
 def write_json(result: BenchResult, path: Path) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 import msgspec
 
 from lmwarden.bench.errors import PlanError
+from lmwarden.bench.workload import Workload, load_workload, typed_path
 from lmwarden.trace_format import TraceHead as TraceHead
 from lmwarden.trace_format import TraceRequest as TraceRequest
 from lmwarden.trace_format import TraceWriter as TraceWriter
 
 _RECORDED = "recorded"
+_TRACE = "trace:"
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +44,23 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
         counted = [(request.prompt_tokens, request.prompt) for request in self.requests if request.prompt_tokens]
         total_bytes = sum(prompt for _, prompt in counted)
         return sum(tokens for tokens, _ in counted if tokens) / total_bytes if total_bytes else 0.25
+
+
+def load_played(name: str, *, open_loop: str | None) -> Workload | Trace:
+    """Load what ``--workload`` names: a shipped workload, the path of a ``.toml`` file, or ``trace:FILE``.
+
+    Args:
+        name: of the workload.
+        open_loop: as it was typed; only a trace has recorded starts.
+
+    Raises:
+        PlanError: there is none, it cannot be used, or it has no recorded starts.
+    """
+    if name.startswith(_TRACE):
+        return read_trace(typed_path(name.removeprefix(_TRACE)))
+    if open_loop == _RECORDED:
+        raise PlanError(f"--open-loop {_RECORDED} needs --workload {_TRACE}FILE")
+    return load_workload(name)
 
 
 def read_trace(path: Path) -> Trace:

@@ -21,11 +21,11 @@ from typing import Protocol
 from lmwarden.bench.arms import routing_settings
 from lmwarden.bench.counters import EngineCounters
 from lmwarden.bench.measure import LevelRecords, SessionRecord, TurnRecord, Window, level_result
-from lmwarden.bench.plan import AS_RECORDED, Cell
+from lmwarden.bench.plan import Cell
 from lmwarden.bench.plans import LEFT_TEXT, AgentSession, Branch, TurnPlan
 from lmwarden.bench.player import poisson_starts
 from lmwarden.bench.replay import ReplaySource
-from lmwarden.bench.results import LevelResult
+from lmwarden.bench.results import AS_RECORDED, LevelResult
 from lmwarden.bench.sessions import PromptReuse, Sessions, SessionSource
 from lmwarden.bench.trace import Trace
 from lmwarden.bench.virtual_replay import VirtualReplays

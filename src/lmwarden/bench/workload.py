@@ -19,7 +19,7 @@ from random import Random
 
 import msgspec
 
-from lmwarden.bench.distributions import Distribution, check
+from lmwarden.bench.distributions import KINDS, KINDS_OF_A_PART, Distribution, check
 from lmwarden.bench.errors import PlanError
 
 BYTES_PER_TOKEN = 4
@@ -205,13 +205,34 @@ def decode_workload(text: bytes, source: str) -> Workload:
     try:
         return msgspec.toml.decode(text, type=Workload)
     except (msgspec.DecodeError, ValueError) as error:
-        raise PlanError(f"workload {source}: {' '.join(str(error).split())}") from error
+        raise PlanError(f"workload {source}: {_mistake(error)}") from error
+
+
+def _mistake(error: Exception) -> str:
+    """One line, with what is allowed where the library does not say it."""
+    said = " ".join(str(error).split())
+    if isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError):
+        return f"not TOML: {said}"
+    if said.endswith(".kind`"):
+        said += f"; allowed: {KINDS_OF_A_PART if said.endswith('.of.kind`') else KINDS}"
+    return said
 
 
 def workload_names() -> list[str]:
     """Names of the workloads that ship with the product."""
     folder = resources.files("lmwarden.bench") / "workloads"
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def typed_path(text: str) -> Path:
+    """Return a path as a person typed it.
+
+    A shell expands ``~`` at the head of an argument only, not behind ``trace:`` or ``=``.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # the home of somebody who is not there
+        return Path(text)
 
 
 def load_workload(name: str) -> Workload:
@@ -222,7 +243,7 @@ def load_workload(name: str) -> Workload:
     """
     if name.endswith(".toml"):
         try:
-            return decode_workload(Path(name).read_bytes(), name)
+            return decode_workload(typed_path(name).read_bytes(), name)
         except OSError as error:
             raise PlanError(f"--workload {name}: {error.strerror}") from error
     names = workload_names()

@@ -63,11 +63,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _plain(error: cyclopts.CycloptsError) -> str:
-    """cyclopts's text without line breaks and its full stop."""
+    """cyclopts's text without line breaks and its full stop.
+
+    Its list of commands ends after the eighth, so the list here is our own.
+    """
     if isinstance(error, cyclopts.UnusedCliTokensError):
         surplus = ", ".join(repr(token) for token in error.unused_tokens or ())
         return f"unexpected argument {surplus}"
-    return " ".join(str(error).split()).rstrip(".")
+    text = " ".join(str(error).split())
+    if isinstance(error, cyclopts.UnknownCommandError) and error.app is not None:
+        commands = ", ".join(name for name in error.app if not name.startswith("-"))
+        text = f"{text.partition(' Available commands: ')[0]} Available commands: {commands}"
+    return text.rstrip(".")
 
 
 def _help_of(error: cyclopts.CycloptsError) -> str:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _CONSOLE_PORT = 8081
 _PASSWORD_FLAG = "--console-password-file"
-_TRACE = "trace:"
 _LEVELS = "4,8,16,24,32"
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it; what was measured is kept all the same."""
@@ -95,20 +94,14 @@ def bench(
     from lmwarden.bench.plan import Caches, Plan, parse_rates
     from lmwarden.bench.report import check_places
     from lmwarden.bench.sessions import PromptReuse
-    from lmwarden.bench.trace import Trace, read_trace
-    from lmwarden.bench.workload import Workload, load_workload
+    from lmwarden.bench.trace import Trace, load_played
 
     check_times(seconds, warmup, rest, network, repeats)
     for flag, address in (("--url", url), ("--console", console), ("--engine", engine)):
         check_address(flag, address)
     if open_loop is not None and levels is not None:
         raise PlanError("--levels and --open-loop exclude each other: the open loop has rates instead of levels")
-    if workload.startswith(_TRACE):
-        played: Workload | Trace = read_trace(Path(workload.removeprefix(_TRACE)))
-    else:
-        played = load_workload(workload)
-        if open_loop == "recorded":
-            raise PlanError("--open-loop recorded needs --workload trace:FILE")
+    played = load_played(workload, open_loop=open_loop)
     check_places(out=out, json=json)
     plan = Plan(
         url=url,

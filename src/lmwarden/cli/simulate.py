@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from lmwarden.bench.virtual import SimulationPlan
 
 
-_TRACE = "trace:"
 _LEVELS = "4,8,16,24,32"
 
 
@@ -85,24 +84,17 @@ def simulate(
     from lmwarden.bench.report import check_places, gain_sentence, save, show
     from lmwarden.bench.results import BenchResult
     from lmwarden.bench.sessions import PromptReuse
-    from lmwarden.bench.trace import Trace, read_trace
+    from lmwarden.bench.trace import load_played
     from lmwarden.bench.virtual import NETWORK_S, SimulationPlan, hardware_name
-    from lmwarden.bench.workload import Workload, load_workload
 
     if open_loop is not None and levels is not None:
         raise PlanError("--open-loop: a rate of sessions takes the place of --levels; give one of the two")
-    if workload.startswith(_TRACE):
-        played: Workload | Trace = read_trace(Path(workload.removeprefix(_TRACE)))
-    else:
-        played = load_workload(workload)
-        if open_loop == "recorded":
-            raise PlanError("--open-loop recorded needs --workload trace:FILE")
     plan = SimulationPlan(
         levels=parse_levels(levels or _LEVELS) if open_loop is None else parse_rates(open_loop),
         open_loop=open_loop is not None,
         arms=parse_arms(arms, as_is=False),
         seeds=parse_seeds(seeds),
-        workload=played,
+        workload=load_played(workload, open_loop=open_loop),
         seconds=seconds,
         warmup_s=warmup,
         think=think,

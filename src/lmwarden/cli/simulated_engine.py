@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -65,7 +66,8 @@ def simulated_engine(
     except ValueError as error:
         raise UsageError(_with_flag(str(error), SimulatedEngineOptions.__struct_fields__)) from None
     except OSError as error:
-        reason = error.strerror or str(error)
+        # asyncio's own text repeats address and number; the system's words for the number are enough.
+        reason = os.strerror(error.errno) if error.errno else str(error)
         raise UsageError(f"--port: cannot listen on 127.0.0.1 port {port}: {reason}; choose another") from None
 
 

@@ -23,9 +23,10 @@ from starlette.routing import Route
 
 from lmwarden import __version__
 from lmwarden.access.keys import KeyStore
-from lmwarden.config import Config
+from lmwarden.config import ClientConfig, Config
 from lmwarden.console import connect_api, conversations, requests, session, settings_api, static_files, stats
 from lmwarden.console.answers import MAX_ITEMS, encode, error_answer, json_answer, number_of, read_object, result_of
+from lmwarden.console.check_client import keyless
 from lmwarden.console.checks import check_all
 from lmwarden.console.engines import LogLines, engine_lines
 from lmwarden.console.events import Events
@@ -106,11 +107,20 @@ class _OncePerSnapshot:
 class _Api:
     """The handlers."""
 
-    def __init__(self, control: Control, host: str | None, shares: CachedShares, *, has_password: bool) -> None:
+    def __init__(
+        self,
+        control: Control,
+        host: str | None,
+        shares: CachedShares,
+        *,
+        has_password: bool,
+        client: ClientConfig | None,
+    ) -> None:
         self._control = control
         self._host = host
         self._shares = shares
         self._has_password = has_password
+        self._client = client
         self._once = _OncePerSnapshot(control)
         self._log_readers = asyncio.Semaphore(LOG_READERS)
 
@@ -146,7 +156,8 @@ class _Api:
         return json_answer(encode(Checks(__version__, self._check_all())))
 
     def _check_all(self) -> list[Check]:
-        return check_all(self._control.snapshot, time.time(), self._host, has_password=self._has_password)
+        snapshot, now = self._control.snapshot, time.time()
+        return check_all(snapshot, now, self._host, has_password=self._has_password, client=self._client)
 
     async def logs(self, request: Request) -> Response:
         engine, query = request.path_params["engine"], request.query_params
@@ -221,7 +232,8 @@ def make_app(
         parts: what else it shows; None: nothing else.
     """
     shares = CachedShares(parts.ledger.history.cached_ratio if parts is not None else None)
-    api = _Api(control, host, shares, has_password=sign_in is not None)
+    client = parts.config.client if parts is not None else None
+    api = _Api(control, host, shares, has_password=sign_in is not None, client=client)
     events = Events(control, api.live_message)
     page = static_files.routes()
     model = "/api/models/{name:path}"
@@ -270,7 +282,12 @@ def _more(control: Control, parts: Parts) -> list[Route]:
     return [
         *stats.routes(control, parts.ledger, speed=parts.speed),
         *shared.over((*requests.routes(parts.ledger), *conversations.routes(control, parts.ledger))),
-        *KeysApi(parts.keys, parts.ledger, lambda: [model.name for model in control.snapshot.models]).routes(),
+        *KeysApi(
+            parts.keys,
+            parts.ledger,
+            keyless(parts.config.client),
+            lambda: [model.name for model in control.snapshot.models],
+        ).routes(),
         *settings_api.routes(control, parts.config),
         *connect_api.routes(control, parts.config.client, parts.client_port, parts.ledger),
     ]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from lmwarden.console.findings import Check, Level, fault, ok, warning
-from lmwarden.control import SLOW_START_S, EngineSnapshot, ModelSnapshot
+from lmwarden.console.findings import Check, Level, Param, fault, known, ok, warning
+from lmwarden.control import SLOW_START_S, Crash, EngineSnapshot, LaunchState, ModelSnapshot
 from lmwarden.types import PinVerdict, ReplicaState
 
 STALE_SCRAPE_S = 10.0
@@ -45,17 +45,7 @@ def _replicas(model: ModelSnapshot) -> Iterator[Check]:
 def _process(engine: EngineSnapshot, model: str) -> Iterator[Check]:
     name, launch = engine.engine, engine.launch
     if launch is not None and launch.phase in _PHASES:
-        code, level, what_to_do = _PHASES[launch.phase]
-        step = f" ({launch.step})" if launch.step else ""
-        last = f" (its last line: {launch.last_lines[-1]:.300})" if launch.last_lines and level is Level.FAULT else ""
-        but = f", but {engine.complaint}" if engine.complaint and engine.state == "starting" else ""
-        lasts_s = time.time() - launch.since
-        long = f", for {lasts_s / 60:.0f} min now" if launch.phase == "starting" and lasts_s > SLOW_START_S else ""
-        text = f"{name}: {launch.detail.rstrip('.')}{step}{last}{long}{but}"
-        params = {"engine": name, "detail": text.partition(": ")[2]}
-        yield Check(
-            code=code, level=level, text=text, what_to_do=what_to_do.format(engine=name, model=model), params=params
-        )
+        yield _phase(engine, launch, model)
     elif engine.state == "down":
         why = f": {engine.complaint}" if engine.complaint else ""
         text = f"{name} at {engine.url} does not answer{why}"
@@ -67,7 +57,9 @@ def _process(engine: EngineSnapshot, model: str) -> Iterator[Check]:
         yield warning("engine_starting", text, "wait, or look at its log", engine=name, url=engine.url)
     else:
         version = f", version {engine.version}" if engine.version else ""
-        yield ok("engine", f"{name} at {engine.url} answers{version}", engine=name, url=engine.url)
+        yield ok(
+            "engine", f"{name} at {engine.url} answers{version}", engine=name, url=engine.url, version=engine.version
+        )
     if launch is not None and launch.outdated:
         yield warning(
             "engine_outdated",
@@ -75,6 +67,56 @@ def _process(engine: EngineSnapshot, model: str) -> Iterator[Check]:
             f"a rolling restart applies it: POST /api/models/{model}/rolling-restart",
             engine=name,
         )
+
+
+def _phase(engine: EngineSnapshot, launch: LaunchState, model: str) -> Check:
+    """A launched engine that does not serve. One that crashed is said to have until it serves again."""
+    crash = launch.last_crash
+    if crash is not None and (crash.over_at is not None or launch.phase not in ("starting", "backing_off", "failed")):
+        crash = None
+    restarts = crash is not None and launch.phase == "starting"
+    code, level, what_to_do = _PHASES["backing_off" if restarts else launch.phase]
+    detail = launch.detail.rstrip(".")
+    if crash is not None and restarts:
+        detail = f"{crash.sentence} and is started again"
+    last_line = f"{launch.last_lines[-1]:.300}" if launch.last_lines and level is Level.FAULT else None
+    lasts_s = time.time() - launch.since
+    minutes = round(lasts_s / 60) if launch.phase == "starting" and lasts_s > SLOW_START_S else None
+    complaint = engine.complaint if engine.state == "starting" else None
+    told = [
+        detail,
+        f" ({launch.step})" if launch.step else "",
+        f" (its last line: {last_line})" if last_line else "",
+        f", for {minutes} min now" if minutes is not None else "",
+        f", but {complaint}" if complaint else "",
+    ]
+    params: dict[str, Param | None] = {
+        "engine": engine.engine,
+        "detail": "".join(told),
+        "step": launch.step,
+        "last_line": last_line,
+        "minutes": minutes,
+        "complaint": complaint,
+        **({"reason": detail} if crash is None else _crash(crash, launch)),
+    }
+    return Check(
+        code=code,
+        level=level,
+        text=f"{engine.engine}: {''.join(told)}",
+        what_to_do=what_to_do.format(engine=engine.engine, model=model),
+        params=known(params),
+    )
+
+
+def _crash(crash: Crash, launch: LaunchState) -> dict[str, Param | None]:
+    """The same in values, for another language."""
+    status = crash.exit_status
+    return {
+        "when": "running" if crash.was_ready else "starting",
+        "exit_status": status if status is None or status >= 0 else None,
+        "signal": -status if status is not None and status < 0 else None,
+        "pause_s": (crash.pause_s or None) if launch.phase == "backing_off" else None,
+    }
 
 
 _LOOK = "read its log (GET /api/engines/{engine}/logs) and mend the cause"

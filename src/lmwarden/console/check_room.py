@@ -7,6 +7,7 @@ reading them again. Without one nobody tells which are in use, so all live conve
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from lmwarden.console.admission import TierAdvice, holds, kept_tokens, tier_advice
 from lmwarden.console.findings import Check, ok, warning
@@ -43,13 +44,20 @@ def cache_tokens(model: ModelSnapshot) -> dict[str, int]:
     return {name: tokens for name, tokens in known.items() if tokens}
 
 
-def overfull(model: ModelSnapshot) -> list[str]:
-    """Replicas whose live conversations have more context than is kept there, in words."""
-    kept = {replica.replica: kept_tokens(replica) for replica in model.view.replicas}
+class Overfull(NamedTuple):
+    """A replica whose live conversations have more context than is kept there."""
+
+    replica: str
+    held_tokens: int
+    kept_tokens: int
+
+
+def overfull(model: ModelSnapshot) -> list[Overfull]:
+    """All of those."""
     return [
-        f"{replica.replica} holds {replica.resident_tokens:,} of {tokens:,}"
+        Overfull(str(replica.replica), replica.resident_tokens, tokens)
         for replica in model.view.replicas
-        if (tokens := kept[replica.replica]) and replica.resident_tokens > tokens
+        if (tokens := kept_tokens(replica)) and replica.resident_tokens > tokens
     ]
 
 
@@ -83,9 +91,10 @@ def _without_room(model: ModelSnapshot, advice: TierAdvice | None) -> Iterator[C
         tier = _in_words(advice) if advice is not None else f"a CPU tier ({_TIER_SWITCHES})"
         yield warning(
             "contexts_do_not_fit",
-            "the live conversations have more context than the cache can hold, in tokens: " + ", ".join(over),
+            "the live conversations have more context than the cache can hold, in tokens: "
+            + ", ".join(f"{name} holds {held:,} of {kept:,}" for name, held, kept in over),
             f"{switch}fewer agents at a time, shorter contexts, or more cache: {tier}",
-            over=", ".join(over),
+            over=", ".join(f"{name} {held:,}/{kept:,}" for name, held, kept in over),
             **_params(advice),
         )
     elif cache_tokens(model):

@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from lmwarden.config import is_loopback
+from lmwarden.config import ClientConfig, is_loopback
+from lmwarden.console.check_client import check_client
 from lmwarden.console.check_engines import check_engines
+from lmwarden.console.check_same import check_same
 from lmwarden.console.check_work import check_work
 from lmwarden.console.findings import Check, Level, Param, fault, ok, warning
 from lmwarden.control import ModelSnapshot, Snapshot
@@ -34,7 +36,14 @@ class ModelWarning(msgspec.Struct, frozen=True, kw_only=True):
     """As ``Check.params``."""
 
 
-def check_all(snapshot: Snapshot, now: float, console_host: str | None, *, has_password: bool = False) -> list[Check]:
+def check_all(
+    snapshot: Snapshot,
+    now: float,
+    console_host: str | None,
+    *,
+    has_password: bool = False,
+    client: ClientConfig | None = None,
+) -> list[Check]:
     """Everything.
 
     Args:
@@ -42,8 +51,10 @@ def check_all(snapshot: Snapshot, now: float, console_host: str | None, *, has_p
         now: Unix seconds.
         console_host: what the console is bound to; None: not known.
         has_password: the console asks for one.
+        client: ``[client]``; None: not known.
     """
     checks = [*_data_loop(snapshot, now), *_ledger(snapshot), *_console(console_host, has_password)]
+    checks += check_client(client) if client is not None else ()
     checks += _orphans(snapshot)
     for model in snapshot.models:
         checks += check_model(model)
@@ -52,7 +63,8 @@ def check_all(snapshot: Snapshot, now: float, console_host: str | None, *, has_p
 
 def check_model(model: ModelSnapshot) -> list[Check]:
     """One model with its engines."""
-    return [msgspec.structs.replace(check, model=model.name) for check in (*check_engines(model), *check_work(model))]
+    checks = (*check_engines(model), *check_same(model), *check_work(model))
+    return [msgspec.structs.replace(check, model=model.name) for check in checks]
 
 
 def warnings_of(model: ModelSnapshot) -> list[ModelWarning]:
@@ -119,9 +131,9 @@ def _console(host: str | None, has_password: bool) -> Iterator[Check]:
     if host is None:
         return
     if has_password:
-        yield ok("console_open", "the console asks for its password")
+        yield ok("console_open", "the console asks for its password", guard="password")
     elif is_loopback(host):
-        yield ok("console_open", "the console is reachable from this machine only")
+        yield ok("console_open", "the console is reachable from this machine only", guard="this_machine")
     else:
         yield warning(
             "console_open",

@@ -44,6 +44,8 @@ MOST_HEAD_BYTES = 64 * 1024
 MOST_HEAD_LINES = 256
 HEAD_S = 15.0
 BODY_S = 30.0
+LINGER_S, MOST_LINGER_BYTES = 1.0, 1 << 20
+"""So long, and so much, a peer that was refused is read on: closed at once, it might never see why."""
 UNREAD_S = 60.0
 """Most time that a complete answer lies here, its last byte not taken."""
 MOST_UNREAD_BYTES = 64 << 20
@@ -103,6 +105,9 @@ class BoundedConnection(HttpToolsProtocol):
     of that counts by line."""
     _head_lines = 0
     _head_line_bytes = 0
+    _refused = False
+    _refused_bytes = 0
+    """Read and thrown away since."""
 
     def __init__(self, turns: Turns, **given: Any) -> None:
         """Args:
@@ -132,6 +137,11 @@ class BoundedConnection(HttpToolsProtocol):
         """Bytes have arrived."""
         self._unset_keepalive_if_required()
         if self.transport.is_closing():
+            return
+        if self._refused:
+            self._refused_bytes += len(data)
+            if self._refused_bytes > MOST_LINGER_BYTES:
+                self.transport.abort()
             return
         try:
             self.parser.feed_data(data)
@@ -255,4 +265,11 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _refuse(self, status: int) -> None:
         self.transport.write(_STATUS_LINES[status] + b"\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
-        self.transport.close()
+        cycle = cast(RequestResponseCycle | None, self.cycle)  # none yet: its type does not say so
+        answered = (cycle is None or cycle.response_complete) and not self.pipeline
+        if answered and self.transport.can_write_eof():
+            self._refused = True
+            self.transport.write_eof()
+            self._wait_until(LINGER_S)
+        else:
+            self.transport.close()

@@ -67,7 +67,7 @@ WHAT_TO_DO = {
     "evicted": "The cache was too small for all that was in use: fewer agents at once, more KV cache, or CPU offload.",
     "moved": "See the decisions of its turns: a conversation stays at its home unless something speaks against it.",
     "spilled": "Its home was busy: more replicas, fewer agents at once, or a higher spill threshold.",
-    "rehomed": "Its home was lost or drained; the conversation stays at its new one.",
+    "rehomed": "If the waiting room is engaged: fewer agents at once, or a CPU tier. Else look for engines that fail.",
     "engine_restarted": "Nothing, if the restart was wanted; else see the engine's log.",
     "unrouted": "No rank was chosen by us: turn affinity on, or use an endpoint that obeys a rank.",
     "other": "Not known: the prompt was not looked at, or its previous turn was not.",

@@ -28,8 +28,10 @@ _LOOK_S = 0.2
 """Between two looks for a new snapshot."""
 _LEAST_GAP_S = 0.9
 """Between two messages: snapshots are taken once a second, but also after each command, and faster at ``--speed``."""
-_COMMENT_S = 15.0
-"""A line without meaning after so long a silence, so that a proxy does not close the connection."""
+_STILL_S = 2.0
+"""After so long without a new snapshot a message says that there is none: a page tells by it a warden whose figures
+stand still from one that does not answer, and no proxy closes the connection."""
+_STILL = b"event: still\ndata: {}\n\n"
 _RETRY_MS = 2000
 _HEADERS = {"X-Accel-Buffering": "no"}
 """nginx would collect messages otherwise."""
@@ -98,9 +100,9 @@ class Events:
                 yield self._message
                 continue
             try:
-                await asyncio.wait_for(self._news.wait(), _COMMENT_S)
+                await asyncio.wait_for(self._news.wait(), _STILL_S)
             except TimeoutError:
-                yield b":\n\n"
+                yield _STILL
 
     async def _produce(self) -> None:
         while not self._closed:

@@ -36,18 +36,19 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 def ok(code: str, text: str, **params: Param | None) -> Check:
     """All is well."""
-    return Check(code=code, level=Level.OK, text=text, params=_known(params))
+    return Check(code=code, level=Level.OK, text=text, params=known(params))
 
 
 def warning(code: str, text: str, what_to_do: str, **params: Param | None) -> Check:
     """It works, but worse than it could."""
-    return Check(code=code, level=Level.WARNING, text=text, what_to_do=what_to_do, params=_known(params))
+    return Check(code=code, level=Level.WARNING, text=text, what_to_do=what_to_do, params=known(params))
 
 
 def fault(code: str, text: str, what_to_do: str, **params: Param | None) -> Check:
     """It does not work as promised."""
-    return Check(code=code, level=Level.FAULT, text=text, what_to_do=what_to_do, params=_known(params))
+    return Check(code=code, level=Level.FAULT, text=text, what_to_do=what_to_do, params=known(params))
 
 
-def _known(params: Mapping[str, Param | None]) -> dict[str, Param]:
+def known(params: Mapping[str, Param | None]) -> dict[str, Param]:
+    """Without what is not known."""
     return {name: value for name, value in params.items() if value is not None}

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from lmwarden.access.keys import KeyNameError, KeyStore, StoredKey
 from lmwarden.access.secrets import StorageError
 from lmwarden.console.answers import MAX_ITEMS, Page, encode, json_answer, number_of, read_object
+from lmwarden.console.check_client import Keyless
 from lmwarden.ledger.key_use import KeyUse, key_use
 from lmwarden.ledger.ledger import Ledger
 from lmwarden.ledger.schema import LedgerError
@@ -41,6 +42,13 @@ class KeyLine(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the served models that it may use; null: all."""
 
 
+class KeyPage(Page, frozen=True):
+    """One page of the keys."""
+
+    keyless: Keyless
+    """Whose requests are served without one."""
+
+
 class MadeKey(msgspec.Struct, frozen=True):
     """Answer to the making of a key: the only time that it is shown."""
 
@@ -56,15 +64,21 @@ class KeysApi:
     """The handlers. The file is changed by one at a time."""
 
     def __init__(
-        self, keys: KeyStore, ledger: Ledger | None, served: Callable[[], Collection[str]] | None = None
+        self,
+        keys: KeyStore,
+        ledger: Ledger | None,
+        keyless: Keyless,
+        served: Callable[[], Collection[str]] | None = None,
     ) -> None:
         """Args:
         keys: the file.
         ledger: knows how they are used; None: nobody does.
+        keyless: whose requests are served without a key.
         served: names of the models that are served, to which a key can be limited; None: any name will do.
         """
         self._keys = keys
         self._ledger = ledger
+        self._keyless = keyless
         self._served = served
         self._one_at_a_time = asyncio.Lock()
         self._use: Mapping[str, KeyUse] | None = {}
@@ -90,7 +104,7 @@ class KeysApi:
             use = await self._use_by_name([key.name for key in shown])
         end = begin + len(shown)
         lines = [_line(key, None if use is None else use.get(key.name, KeyUse())) for key in shown]
-        return json_answer(encode(Page(lines, str(end) if end < len(stored) else None)))
+        return json_answer(encode(KeyPage(lines, str(end) if end < len(stored) else None, self._keyless)))
 
     async def create(self, request: Request) -> Response:
         """Make one; its text is in this answer and nowhere else."""

@@ -140,9 +140,10 @@ def live_message(snapshot: Snapshot, cached_ratio_1h: Callable[[str], float | No
 def state_of(model: ModelSnapshot, warnings: Iterable[ModelWarning]) -> ModelState:
     """How a model stands, given its warnings."""
     ready = any(replica.state is ReplicaState.READY for replica in model.view.replicas)
-    if not ready and any(map(_is_on_its_way, model.engines)):
+    levels = {warning.level for warning in warnings if ready or warning.code != "replicas"}
+    # That no replica is ready yet is what starting means; any other fault will not end by waiting.
+    if not ready and Level.FAULT not in levels and any(map(_is_on_its_way, model.engines)):
         return ModelState.STARTING
-    levels = {warning.level for warning in warnings}
     if not ready or Level.FAULT in levels:
         return ModelState.FAULT
     return ModelState.WARNING if levels else ModelState.OK

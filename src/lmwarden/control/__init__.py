@@ -18,5 +18,6 @@ from lmwarden.control.snapshots import OperationState as OperationState
 from lmwarden.control.snapshots import Snapshot as Snapshot
 from lmwarden.control.snapshots import Step as Step
 from lmwarden.control.snapshots import UnknownModelError as UnknownModelError
+from lmwarden.engine.launch_state import Crash as Crash
 from lmwarden.engine.launch_state import LaunchState as LaunchState
 from lmwarden.engine.watch import EngineState as EngineState

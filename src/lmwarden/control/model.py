@@ -94,4 +94,5 @@ class ControlledModel:
             launched=engine is not None and engine.launched,
             launch=engine.state() if engine is not None else None,
             complaint=watch.complaint,
+            boot_ids=facts.boot_ids if facts is not None else (),
         )

@@ -96,6 +96,8 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Why its probes do not call it ready, in a sentence; None: they do, or tell nothing."""
     kv_bytes_per_token: float | None = None
     """Memory that a token of context takes in its KV cache; None: not known."""
+    boot_ids: tuple[str | None, ...] = ()
+    """The run of each rank as its metrics name it; None: they do not. Empty: it has not answered yet."""
 
 
 def with_reason(operation: Operation | None, engines: Sequence[EngineSnapshot], now: float) -> Operation | None:

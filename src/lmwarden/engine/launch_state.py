@@ -24,6 +24,31 @@ class EnginePhase(StrEnum):
     STOPPED = "stopped"
 
 
+class Crash(msgspec.Struct, frozen=True, kw_only=True):
+    """An end that nobody wanted."""
+
+    at: float
+    """Unix seconds."""
+    exit_status: int | None
+    """Negative: by that signal; None: not known."""
+    was_ready: bool
+    """It had served; else it ended while it started."""
+    pause_s: float | None
+    """Between it and the next start; None: the engine was given up."""
+    over_at: float | None = None
+    """When it served again, Unix seconds; None: not yet."""
+
+    @property
+    def sentence(self) -> str:
+        """How it ended, for a person."""
+        how = f"with exit status {self.exit_status}"
+        if self.exit_status is None:
+            how = "(its exit status is not known)"
+        elif self.exit_status < 0:
+            how = f"by signal {-self.exit_status}"
+        return f"it ended {how}" if self.was_ready else f"it ended {how} before it was ready"
+
+
 class LaunchState(msgspec.Struct, frozen=True, kw_only=True):
     """A launched engine at one moment, for people."""
 
@@ -41,6 +66,9 @@ class LaunchState(msgspec.Struct, frozen=True, kw_only=True):
     """Starts after the first one, whoever wanted them."""
     exit_status: int | None
     """Of the latest end; negative: by that signal; None: not known."""
+    last_crash: Crash | None = None
+    """The latest; it stays when the engine serves again by itself. None: there was none, or a start after it failed
+    otherwise, or an operator restarted the engine before that."""
     last_lines: tuple[str, ...]
     """End of the log of a run that ended by itself."""
     taken_over: bool

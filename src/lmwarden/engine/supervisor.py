@@ -32,12 +32,14 @@ import asyncio
 import time
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from lmwarden.config import LaunchConfig
 from lmwarden.engine import processes
 from lmwarden.engine.backoff import Backoff
 from lmwarden.engine.launch import HOST, LaunchPlan
+from lmwarden.engine.launch_state import Crash
 from lmwarden.engine.launch_state import EnginePhase as EnginePhase
 from lmwarden.engine.launch_state import LaunchError as LaunchError
 from lmwarden.engine.launch_state import LaunchState as LaunchState
@@ -99,6 +101,7 @@ class Supervisor:
         """The log of the start is not read to its end."""
         self._starts = 0
         self._exit_status: int | None = None
+        self._crash: Crash | None = None
         self._last_lines: tuple[str, ...] = ()
         self._start_at = 0.0
         """Loop seconds; not before."""
@@ -128,6 +131,7 @@ class Supervisor:
             pid=run.process.pid if run else None,
             restarts=max(0, self._starts - 1),
             exit_status=self._exit_status,
+            last_crash=self._crash,
             last_lines=self._last_lines,
             taken_over=run is not None and run.adopted,
             outdated=run is not None and self._starter.is_outdated(run),
@@ -178,6 +182,8 @@ class Supervisor:
         run.ready_at = asyncio.get_running_loop().time()
         self._backoff.ready()
         self._last_lines = ()
+        if self._crash is not None and self._crash.over_at is None:
+            self._crash = msgspec.structs.replace(self._crash, over_at=time.time())
         self._enter(EnginePhase.RUNNING, "serving")
 
     async def restart(self) -> None:
@@ -190,6 +196,8 @@ class Supervisor:
             async with self._lock:
                 self._backoff.forget()
                 self._last_lines = ()
+                if self._crash is not None and self._crash.over_at is None:
+                    self._crash = None  # whoever restarts it knows
                 await self._end_engine("being restarted")
                 if self._closed:
                     raise LaunchError(f"engine {self.plan.engine} is not supervised any more")
@@ -335,15 +343,21 @@ class Supervisor:
         self._last_lines, cause = await asyncio.to_thread(_last_words, self.log_path, self._starter.log_offset)
         if run.intended_end:
             self._enter(EnginePhase.BACKING_OFF, "ended, to be started again")
-        elif run.ready_at is None:
-            # Before it was ready it had no requests, so what it says holds nothing that a user typed.
-            said = f", saying: {cause}" if cause else ""
-            self._after_failed_start(f"it ended {_how(status)} before it was ready{said}")
         else:
-            ready_for_s = asyncio.get_running_loop().time() - run.ready_at
-            self._back_off(self._backoff.crash(ready_for_s), f"it ended {_how(status)}")
+            self._after_crash(run, status, cause)
         if self._stuck:
             self._say_stuck()
+
+    def _after_crash(self, run: Run, status: int | None, cause: str | None) -> None:
+        crash = Crash(at=time.time(), exit_status=status, was_ready=run.ready_at is not None, pause_s=None)
+        if run.ready_at is None:
+            # Before it was ready it had no requests, so what it says holds nothing that a user typed.
+            said = f", saying: {cause}" if cause else ""
+            pause_s = self._after_failed_start(f"{crash.sentence}{said}")
+        else:
+            pause_s = self._backoff.crash(asyncio.get_running_loop().time() - run.ready_at)
+            self._back_off(pause_s, crash.sentence)
+        self._crash = msgspec.structs.replace(crash, pause_s=pause_s)
 
     def _bury(self, run: Run) -> int | None:
         """It is gone; returns its exit status."""
@@ -360,17 +374,20 @@ class Supervisor:
 
     # -- words -----------------------------------------------------------------------------------------
 
-    def _after_failed_start(self, why: str) -> None:
+    def _after_failed_start(self, why: str) -> float | None:
+        """Returns the pause before the next start; None: it was given up."""
+        self._crash = None
         pause_s = self._backoff.failed_start()
         if pause_s is not None:
             self._back_off(pause_s, why)
-            return
+            return pause_s
         self._enter(
             EnginePhase.FAILED,
             f"given up after {self._backoff.failed_starts} failed starts in a row: {why}; the last lines of its log say"
             " more, and a restart tries again",
         )
         log.error("engine failed", engine=self.plan.engine, reason=why)
+        return None
 
     def _back_off(self, pause_s: float, why: str) -> None:
         self._start_at = asyncio.get_running_loop().time() + pause_s
@@ -399,9 +416,3 @@ def _last_words(path: Path, offset: int) -> tuple[tuple[str, ...], str | None]:
     if all(line.startswith(MARK_LINE) for line in lines):
         return (), None  # it wrote nothing
     return tuple(why_it_ended(lines, SHOWN_LINES)), first_error(lines)
-
-
-def _how(status: int | None) -> str:
-    if status is None:
-        return "(its exit status is not known)"
-    return f"with exit status {status}" if status >= 0 else f"by signal {-status}"

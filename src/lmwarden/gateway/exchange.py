@@ -120,7 +120,7 @@ class Exchange(ExchangeBooks):
         self._quiet = 0
         """Sweeps since the engine sent something, or since the suspicion."""
         self._ended = False
-        self._asked_by = client_of(request.first)
+        self._asked_by = client_of(request.first) if request.notes is None else request.notes.client
         self._kind = kind_of(routing, request.first)
         self.fields = None
         self._grounds = None
@@ -211,7 +211,8 @@ class Exchange(ExchangeBooks):
             response_made=response_made,
         )
         self._relay = relay
-        request.close = request.close or self._host.draining
+        if self._host.draining:
+            request.close = True
         ours = our_lines(self._destination[1], self._routing.conversation, self._waited_s)
         self._held_head = head = client_head(status, onward, relay.framing, ours, close=request.close)
         if status >= 400:
@@ -346,6 +347,7 @@ class Exchange(ExchangeBooks):
             self.service.driver.router.first_byte(self._ticket, now)
         self._release_body()
         if self.streamed:
+            self.edits = ()
             self._client.stream_begins()
 
     def _complete(self, relay: Relay, raw: bytes) -> None:

@@ -23,12 +23,10 @@ def upstream_request(
     A rank goes along only to an engine with several, and only if one was chosen. A generation asks for an answer that
     is not compressed, because it is looked into.
     """
-    body = request.body
-    parts = apply(body, edits)
-    length = len(body)
+    length = len(request.body)
     for edit in edits:
         length += len(edit.new) - (edit.end - edit.start)
-    fragments = [b"POST ", pool.base_path, route.path, request.query, pool.fixed_lines, *request.onward]
+    fragments: list[BodyPart] = [b"POST ", pool.base_path, route.path, request.query, pool.fixed_lines, *request.onward]
     if route.tap is not None:
         fragments.append(b"Accept-Encoding: identity\r\n")
     elif b"accept-encoding" in request.first:
@@ -37,8 +35,9 @@ def upstream_request(
         fragments.append(pool.rank_lines[action.replica.rank])
     fragments.append(b"Content-Length: %d\r\n\r\n" % length)
     if length <= _JOIN_BELOW_BYTES:
-        return [b"".join((*fragments, *parts))]
-    return [b"".join(fragments), *parts]
+        fragments += apply(request.body, edits)
+        return [b"".join(fragments)]
+    return [b"".join(fragments), *apply(request.body, edits)]
 
 
 def our_lines(destination: bytes, conversation: bytes | None, waited_s: float) -> bytes:

@@ -52,5 +52,8 @@ class HeadMemory:
         if not request.rememberable:
             return
         self._misses += 1
+        if request.credential is not None and request.credential not in head:
+            self.forget()  # it would carry somebody else's key from here on
+            return
         self._known = remember(head)
         self._request = request.copied() if self._known is not None else None

@@ -62,7 +62,7 @@ class Relay(msgspec.Struct, eq=False, gc=False):
     """The tap, if the client gets what it decodes."""
     _out: list[bytes] = []
     _last_raw: bytes = b""
-    """The last read, or the end of the last ones if they were short."""
+    """The end of the last reads."""
 
     def piece(self, piece: bytes) -> None:
         """Take a piece of the body (not used when raw: then the tap takes it directly).
@@ -87,7 +87,7 @@ class Relay(msgspec.Struct, eq=False, gc=False):
     def read(self, raw: bytes) -> bytes:
         """What goes to the client for one read's worth of bytes; may be empty."""
         if self.framing is RAW:
-            self._last_raw = raw if len(raw) >= _TAIL_BYTES else (self._last_raw + raw)[-_TAIL_BYTES:]
+            self._last_raw = (raw if len(raw) >= _TAIL_BYTES else self._last_raw + raw)[-_TAIL_BYTES:]
             return raw
         return self._drain()
 

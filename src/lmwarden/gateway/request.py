@@ -16,6 +16,7 @@ from types import MappingProxyType
 import msgspec
 
 from lmwarden.gateway import envelope
+from lmwarden.gateway.client_kind import client_of
 from lmwarden.gateway.codings import coding_of
 from lmwarden.gateway.envelope import Problem
 from lmwarden.gateway.heads import Lines, bearer, read_request_lines
@@ -42,9 +43,11 @@ def body_limit(request: ClientRequest, max_body_bytes: int) -> int:
 class HeadNotes:
     """What was worked out from a head, for the requests that repeat it."""
 
-    __slots__ = ("asker", "key", "model")
+    __slots__ = ("asker", "client", "key", "model")
 
-    def __init__(self) -> None:
+    def __init__(self, client: str | None) -> None:
+        self.client = client
+        """See ``client_kind``."""
         self.asker: Asker | None = None
         """Of a request with this head for ``model`` by ``key``."""
         self.model = ""
@@ -112,7 +115,7 @@ class ClientRequest(msgspec.Struct, eq=False):
         """The same head for other requests; later changes to this one do not reach it."""
         copy = with_length(self, 0)
         copy.onward = (b"".join(self.onward),)
-        copy.notes = HeadNotes()
+        copy.notes = HeadNotes(client_of(self.first))
         return copy
 
 

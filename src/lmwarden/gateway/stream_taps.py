@@ -41,7 +41,8 @@ class StreamTap(Counts):
     _skipping: bool = False
     """Inside a line that is too long to keep."""
     _last: bytes = b""
-    """The last piece, or the end of the last ones if they were short: tells whether an event is complete."""
+    """The end of the last pieces: tells whether an event is complete. No whole piece, which a stream that rests would
+    keep in memory."""
     _inside: bool = False
     """The next piece does not begin a line, or goes on with ``_unread``."""
     _unread: bytearray | None = None
@@ -52,7 +53,7 @@ class StreamTap(Counts):
 
     def feed(self, piece: bytes) -> bool:
         """See ``UsageTap``. Subclasses first ask whether the piece is dull."""
-        self._last = piece if len(piece) >= _TAIL_BYTES else (self._last + piece)[-_TAIL_BYTES:]
+        self._last = (piece if len(piece) >= _TAIL_BYTES else self._last + piece)[-_TAIL_BYTES:]
         if not self._inside and piece.endswith(b"\n"):
             self._lines(piece)
         else:
@@ -74,7 +75,7 @@ class StreamTap(Counts):
 
     def last_bytes(self) -> bytes:
         """See ``UsageTap``."""
-        return self._last[-_TAIL_BYTES:]
+        return self._last
 
     def _tells(self, lines: bytes) -> bool:
         """Whether there may be something of interest in these lines."""
@@ -165,7 +166,7 @@ class ChatTap(StreamTap):
             and piece.find(b"\n\n") == len(piece) - 2
             and piece.startswith(b"data: {")
         ):
-            self._last = piece
+            self._last = piece[-_TAIL_BYTES:]
             return True
         return super().feed(piece)
 
@@ -202,7 +203,7 @@ class MessagesTap(StreamTap):
             and not self._inside
             and piece.find(b"\n\n") == len(piece) - 2
         ):
-            self._last = piece
+            self._last = piece[-_TAIL_BYTES:]
             return True
         return super().feed(piece)
 
@@ -222,7 +223,7 @@ class MessagesTap(StreamTap):
             elif self.finish_reason is None:
                 self._no_reason = True
         elif event.type == "message_stop":
-            if self._no_reason:
+            if self._no_reason or self.finish_reason == "abort":
                 self.finish_reason = "abort"
                 raise EngineAbortedError
             self._ended = True
@@ -241,7 +242,7 @@ class ResponsesTap(StreamTap):
             and not self._inside
             and piece.find(b"\n\n") == len(piece) - 2
         ):
-            self._last = piece
+            self._last = piece[-_TAIL_BYTES:]
             return True
         return super().feed(piece)
 

@@ -7,9 +7,9 @@ also knows whether an answer ended as it should:
   the JSON body is whole. A stream that stops without it was cut, even if its framing closed properly. A JSON body is
   whole if its framing says so; where only the end of the connection ends it, it must read as JSON.
 * ``EngineAbortedError`` is raised while feeding when the engine says that it aborted the generation: vLLM does
-  that to the requests of healthy ranks when a sibling dies (``finish_reason: "abort"``, on /v1/messages a
-  ``stop_reason`` that stays null, on /v1/responses a status ``cancelled``). Passing that on would look like a
-  finished answer that is merely short. (For models whose answers need no parser of their own, vLLM says
+  that to the requests of healthy ranks when a sibling dies (``finish_reason: "abort"``, on /v1/messages the
+  same word or a ``stop_reason`` that stays null, on /v1/responses a status ``cancelled``). Passing that on would look
+  like a finished answer that is merely short. (For models whose answers need no parser of their own, vLLM says
   ``completed`` on /v1/responses: that abort cannot be seen.)
 * ``failed``: an error came inside an answer of status 200.
 """
@@ -136,7 +136,7 @@ class BodyTap(Counts):
             if message.usage is not None:
                 self.take_messages(message.usage)
             self.finish_reason = message.stop_reason
-            if message.type == "message" and message.stop_reason is None:
+            if message.type == "message" and message.stop_reason in (None, "abort"):
                 self.finish_reason = "abort"
                 raise EngineAbortedError
         elif self.kind is Tap.RESPONSES:

@@ -3,12 +3,12 @@
 It is a pure state machine (see contract.py). Reading and changing state happen in one call, with nothing
 awaited between them; every reservation is released exactly once, because closing a ticket removes it.
 
-It holds the open tickets and the counts; what is decided, and why, is in deciding.py.
+It holds the open tickets and the counts; what is decided, and why, is in deciding.py; what it is told of replicas, in
+replica_calls.py.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -19,7 +19,8 @@ from lmwarden.routing.engine_balancer import BalancerVersion
 from lmwarden.routing.explain import Choice, explanation, grounds
 from lmwarden.routing.homes import export_homes, restore_homes, take_changes
 from lmwarden.routing.open_turn import OpenTurn
-from lmwarden.routing.replicas import DEFAULT_WEIGHTS, Fleet, Replica, Weights
+from lmwarden.routing.replica_calls import ReplicaCalls
+from lmwarden.routing.replicas import DEFAULT_WEIGHTS, Fleet, Weights
 from lmwarden.routing.shared_ids import split_shared
 from lmwarden.routing.view import last_used, router_view
 from lmwarden.types import (
@@ -35,9 +36,7 @@ from lmwarden.types import (
     Outcome,
     Refuse,
     RefuseReason,
-    ReplicaCapacity,
     ReplicaId,
-    ReplicaSample,
     RouterView,
     RoutingRequest,
     RoutingSettings,
@@ -57,7 +56,7 @@ _STICKY, _SPILLED, _CLIENT_PINNED = Decision.STICKY, Decision.SPILLED, Decision.
 _OK, _CLIENT_ERROR, _TIMEOUT, _FAILED = Outcome.OK, Outcome.CLIENT_ERROR, Outcome.TIMEOUT, Outcome.FAILED
 
 
-class Router:
+class Router(ReplicaCalls):
     """LM Warden's router. Implements ``RouterContract``."""
 
     def __init__(
@@ -205,61 +204,6 @@ class Router:
         known = self._table.get(conversation)
         return known is None or known.shared or known.in_flight > 0 or known.turns < OPENING_TURNS
 
-    # Replicas
-
-    def observe(self, replica: ReplicaId, sample: ReplicaSample, now: float) -> None:
-        """See ``RouterContract``."""
-        state = self._fleet.get(replica)
-        if state is not None:
-            self._fleet.sampled(state, sample, now)
-
-    def replica_up(self, replica: ReplicaId, capacity: ReplicaCapacity, boot_id: str, now: float) -> Sequence[Action]:
-        """See ``RouterContract``.
-
-        Raises:
-            KeyError: the model has no such replica.
-        """
-        state = self._fleet[replica]
-        if boot_id:
-            state.awaited_until = -math.inf
-        if boot_id not in ("", state.boot_id):
-            if state.boot_id:
-                self._fleet.cache_lost(state)
-            state.boot_id = boot_id
-            state.ramp_due = True
-        state.capacity = capacity
-        state.succeeded()
-        state.up = True
-        self._became_ready(state, now)
-        self._update_threshold()
-        return () if self._door is None else self._door.replicas_changed(now)
-
-    def replica_down(self, replica: ReplicaId, now: float) -> Sequence[Action]:
-        """See ``RouterContract``."""
-        self._fleet[replica].up = False
-        self._fleet.changed()
-        return () if self._door is None else self._door.replicas_changed(now)
-
-    def drain(self, replica: ReplicaId, now: float) -> None:
-        """See ``RouterContract``. Holds until ``undrain``, over restarts of the engine too."""
-        self._fleet[replica].draining = True
-        self._fleet.changed()
-        if self._door is not None:
-            self._door.replicas_will_change(now)
-
-    def undrain(self, replica: ReplicaId, now: float) -> None:
-        """See ``RouterContract``."""
-        state = self._fleet[replica]
-        state.draining = False
-        self._became_ready(state, now)
-        if self._door is not None:
-            self._door.replicas_will_change(now)
-
-    def _became_ready(self, state: Replica, now: float) -> None:
-        self._fleet.changed()
-        if state.is_ready and state.ramp_due:
-            self._fleet.begin_ramp(state, now)
-
     # The rest of the contract
 
     def configure(self, settings: RoutingSettings, now: float) -> Sequence[Action]:
@@ -366,9 +310,6 @@ class Router:
         return self._open.items()
 
     # Reservations
-
-    def _update_threshold(self) -> None:
-        self._decider.threshold, self._threshold_source = self._fleet.spill_threshold(self._settings.spill_threshold)
 
     def _decide(self, request: RoutingRequest, conversation: Conversation | None, now: float) -> Choice | RefuseReason:
         return self._decider.decide(request, conversation, now)

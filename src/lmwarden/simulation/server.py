@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
 import time
 import uuid
@@ -304,12 +305,28 @@ async def _json_body(request: web.Request) -> Mapping[str, object]:
     if request.content_type != "application/json":
         raise BadRequestError("Unsupported Media Type: Only 'application/json' is allowed")
     try:
-        body = msgspec.json.decode(await request.read())
+        body = _decoded(await request.read())
     except msgspec.DecodeError as error:
         raise BadRequestError(f"JSON decode error: {error}") from error
     if not isinstance(body, dict):
         raise BadRequestError("the body must be a JSON object")
     return body
+
+
+def _decoded(body: bytes) -> object:
+    """A JSON value. As with vLLM, half a character (an escaped lone surrogate) is no mistake; it is read as ``?``.
+
+    Raises:
+        msgspec.DecodeError: broken JSON.
+    """
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        try:
+            whole = json.dumps(json.loads(body), ensure_ascii=False).encode("utf-8", "replace")
+        except (ValueError, RecursionError):
+            whole = body
+        return msgspec.json.decode(whole)
 
 
 def _usage(request: EngineRequest) -> TokenUsage:

@@ -5,9 +5,10 @@ import { mayChange } from "../../api/client";
 import type { Engine, EngineProcess, ModelDetail, Operation } from "../../api/types";
 import { count, seconds, span, when } from "../../format";
 import { texts } from "../../i18n";
+import { crashWords, processWords } from "../../logic/engines";
 import { href } from "../../route";
 import { Badge, Button, Card, CopyButton, Dot, English, Meter, type Tone } from "../../ui/basics";
-import { Ask, type Question } from "./ask";
+import { Ask, leavesNone, type Question } from "./ask";
 import { cancelOperation, restart, rollingRestart } from "./commands";
 
 export function Engines(props: { model: ModelDetail; takenAt: number }) {
@@ -21,6 +22,7 @@ export function Engines(props: { model: ModelDetail; takenAt: number }) {
       title: words.confirmRolling,
       text: words.confirmRollingText,
       action: words.rolling,
+      outage: leavesNone(model.routing.replicas, () => model.engines.length === 1),
       then: (allow) => void rollingRestart(model.name, allow),
     });
   const askOne = (engine: string): void =>
@@ -28,6 +30,7 @@ export function Engines(props: { model: ModelDetail; takenAt: number }) {
       title: words.confirmRestart(engine),
       text: words.confirmRestartText,
       action: words.restart,
+      outage: leavesNone(model.routing.replicas, (row) => row.replica.startsWith(`${engine}/`)),
       then: (allow) => void restart(model.name, engine, allow),
     });
   return (
@@ -42,7 +45,9 @@ export function Engines(props: { model: ModelDetail; takenAt: number }) {
         )
       }
     >
-      {model.operation && <OperationLine name={model.name} operation={model.operation} takenAt={props.takenAt} />}
+      {model.operation && isNews(model.operation, props.takenAt) && (
+        <OperationLine name={model.name} operation={model.operation} takenAt={props.takenAt} />
+      )}
       <div class="engine-list">
         {model.engines.map((engine) => (
           <EngineItem key={engine.engine} engine={engine} takenAt={props.takenAt} locked={locked} onRestart={() => askOne(engine.engine)} />
@@ -53,6 +58,13 @@ export function Engines(props: { model: ModelDetail; takenAt: number }) {
   );
 }
 
+const NEWS_S = 600;
+
+// One that ended well is news for a while; one that failed waits for somebody.
+function isNews(operation: Operation, takenAt: number): boolean {
+  return operation.state === "failed" || takenAt - (operation.ended_at ?? takenAt) < NEWS_S;
+}
+
 function OperationLine(props: { name: string; operation: Operation; takenAt: number }) {
   const words = texts.value.model;
   const { operation } = props;
@@ -61,9 +73,7 @@ function OperationLine(props: { name: string; operation: Operation; takenAt: num
   return (
     <div class={`note ${tone} operation`} role="status">
       <div>
-        <strong>
-          {words.opTitle[operation.kind]}: {words.opState[operation.state]}
-        </strong>{" "}
+        <strong>{texts.value.common.labelled(words.opTitle[operation.kind], words.opState[operation.state])}</strong>{" "}
         <span class="muted">{when(operation.ended_at ?? operation.started_at)}</span>
       </div>
       {operation.engines.length > 1 && (
@@ -78,7 +88,7 @@ function OperationLine(props: { name: string; operation: Operation; takenAt: num
       {running && operation.engine && operation.step && (
         <div>
           {words.opAt(operation.engine, words.opStep[operation.step])}{" "}
-          <span class="muted">({span(props.takenAt - operation.step_since)})</span>
+          <span class="muted">{texts.value.common.aside(span(props.takenAt - operation.step_since))}</span>
         </div>
       )}
       {operation.state === "failed" && <English>{operation.sentence}</English>}
@@ -144,8 +154,12 @@ function EngineItem(props: { engine: Engine; takenAt: number; locked: boolean; o
         />
         {process ? (
           <>
-            <Fact name={words.model.pid} value={`${process.pid ?? "–"}${process.taken_over ? ` (${words.model.takenOver})` : ""}`} />
+            <Fact
+              name={words.model.pid}
+              value={`${process.pid ?? "–"}${process.taken_over ? ` ${words.common.aside(words.model.takenOver)}` : ""}`}
+            />
             <Fact name={words.model.restarts} value={count(process.restarts)} />
+            {process.last_crash && <Fact name={words.model.lastCrash} value={crashWords(words, process.last_crash)} />}
           </>
         ) : (
           <Fact name={words.model.pid} value={words.model.attached} />
@@ -181,17 +195,11 @@ function Fact(props: { name: string; value: string; mono?: boolean }) {
 function Start(props: { process: EngineProcess; takenAt: number }) {
   const words = texts.value;
   const { process } = props;
+  const { text, english } = processWords(words, process);
   return (
     <div class="start">
       <p>
-        <English>{process.detail}</English>
-        {process.step && (
-          <>
-            {" "}
-            <English>{process.step}</English>
-          </>
-        )}{" "}
-        <span class="muted">({span(props.takenAt - process.since)})</span>
+        {english ? <English>{text}</English> : text} <span class="muted">{words.common.aside(span(props.takenAt - process.since))}</span>
       </p>
       {process.progress_ratio !== null && (
         <Meter

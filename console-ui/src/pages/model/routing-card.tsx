@@ -8,7 +8,8 @@ import { texts } from "../../i18n";
 import { busiestSentence } from "../../logic/busiest";
 import { Badge, Button, Card, Dot, Meter, Scroll, Switch, type Tone } from "../../ui/basics";
 import { useResource } from "../../ui/hooks";
-import { Ask, type Question } from "./ask";
+import { Ask, leavesNone, type Question } from "./ask";
+import { heldTone } from "./capacity";
 import { drain, patchRouting, undrain } from "./commands";
 import { columnsOf, sortRows, withShares, type ColumnKey, type Row } from "./columns";
 
@@ -89,7 +90,10 @@ function Counts(props: { model: ModelDetail }) {
         </div>
       </dl>
       <p class="hint">
-        {words.model.identity}: {words.model.identityWords(count(identity.sent), count(identity.derived), count(identity.none))}
+        {words.common.labelled(
+          words.model.identity,
+          words.model.identityWords(count(identity.sent), count(identity.derived), count(identity.none)),
+        )}
       </p>
     </>
   );
@@ -117,6 +121,7 @@ function Replicas(props: { model: ModelDetail }) {
       title: words.model.confirmDrain(row.replica),
       text: words.model.confirmDrainText,
       action: words.model.drain,
+      outage: leavesNone(model.routing.replicas, (other) => other.replica === row.replica),
       then: (allow) => void drain(model.name, row.replica, allow),
     });
   return (
@@ -151,7 +156,12 @@ function Replicas(props: { model: ModelDetail }) {
           <tbody>
             {rows.map((row) => (
               <tr key={row.replica} class={row.in_flight === most && stands ? "busiest-row" : ""}>
-                <Cells row={row} threshold={model.routing.spill_threshold} places={columns.some((column) => column.key === "places")} />
+                <Cells
+                  row={row}
+                  threshold={model.routing.spill_threshold}
+                  places={columns.some((column) => column.key === "places")}
+                  heldTone={heldTone(model.routing)}
+                />
                 <td class="row-actions">
                   {row.drained ? (
                     <Button
@@ -177,7 +187,7 @@ function Replicas(props: { model: ModelDetail }) {
   );
 }
 
-function Cells(props: { row: Row; threshold: number; places: boolean }) {
+function Cells(props: { row: Row; threshold: number; places: boolean; heldTone: "auto" | "blue" }) {
   const words = texts.value;
   const { row } = props;
   const held = row.kv_cache_tokens ? row.resident_tokens / row.kv_cache_tokens : null;
@@ -202,7 +212,12 @@ function Cells(props: { row: Row; threshold: number; places: boolean }) {
       <td class="right">{count(row.rehomed_in)}</td>
       <td class="right">{count(row.conversations)}</td>
       <td class="right">
-        <Meter ratio={held} text={held === null ? compact(row.resident_tokens) : percent(held)} label={words.model.columns.held} />
+        <Meter
+          ratio={held}
+          text={held === null ? compact(row.resident_tokens) : percent(held)}
+          label={words.model.columns.held}
+          tone={props.heldTone}
+        />
       </td>
       {props.places && <Places row={row} />}
     </>
