@@ -43,7 +43,7 @@ describe("why a turn went where it went", () => {
     const candidates = [score("e0/0", 0.9), score(["e0", 1], 0.25), score("e0/2", 0.751)];
     const placed = turn({ decision: "placed", why: "least_loaded", home: null, candidates });
     expect(whySentence(en, placed)).toBe("New conversation: e0/1 was the least loaded of 3 (score 0.25; next e0/2 with 0.75).");
-    expect(whySentence(zh, placed)).toBe("新会话：e0/1 在 3 个副本中负载最低（得分 0.25；其次 e0/2 为 0.75）。");
+    expect(whySentence(zh, placed)).toBe("新对话：e0/1 在 3 个副本中负载最低（得分 0.25；其次 e0/2 为 0.75）。");
     expect(whySentence(en, turn({ ...placed, decision: "rehomed", home: "e1/0" }))).toContain(
       "Its home e1/0 was lost or drained; new home: e0/1",
     );

@@ -172,7 +172,7 @@ def test_an_engaged_waiting_room_says_who_waits_why_and_what_would_help(open_pag
     assert page.locator(".replicas tbody tr").first.locator("td").nth(12).inner_text().strip() == "5"
     assert accessibility_findings(page) == []
     chinese = open_page(f"{url}/#/models/qwen3-4b", lang="zh")
-    chinese.locator(".waiting-room").get_by_text("生效中：使用中的会话需要缓存容量的 142%").wait_for()
+    chinese.locator(".waiting-room").get_by_text("生效中：使用中的对话需要缓存容量的 142%").wait_for()
     overview = open_page(url)
     chip = overview.locator(".model-card").first.get_by_role("link", name="waiting room engaged, 6 waiting")
     chip.click()

@@ -103,7 +103,8 @@ def test_both_languages_are_complete_and_no_text_of_a_chart_is_cut(page: Page, s
     assert page.evaluate(LABELS) == charts
     assert page.evaluate(OUTSIDE) == []
     assert not is_wider_than_its_window(page)
-    page.screenshot(path=shots / f"report-zh-{page.viewport_size['width']}.png", full_page=True)  # type: ignore[index]
+    width = page.evaluate("innerWidth")
+    page.screenshot(path=shots / f"report-zh-{width}.png", full_page=True)
 
 
 def test_on_paper_the_tables_are_whole(page: Page, shots: Path) -> None:

@@ -5,9 +5,9 @@ import type { CheckCode, ClientKind, OwnCode, RequestKind } from "./codes";
 
 export const decision: Record<Decision | "refused" | "left", string> = {
   placed: "新放置",
-  sticky: "留在原副本",
+  sticky: "粘滞",
   spilled: "溢出",
-  client_pinned: "客户端指定",
+  client_pinned: "客户端固定",
   rehomed: "迁移",
   balanced: "均衡",
   unrouted: "未路由",
@@ -15,13 +15,13 @@ export const decision: Record<Decision | "refused" | "left", string> = {
   left: "已离开",
 };
 export const decisionMeans: Record<Decision | "refused" | "left", string> = {
-  placed: "新会话，放到负载最低的副本。",
-  sticky: "后续轮次，回到已经读过该会话的副本。",
+  placed: "新对话，放到负载最低的副本。",
+  sticky: "后续轮次，回到已经读过该对话的副本。",
   spilled: "归属副本超过溢出阈值，这一轮由其他副本处理。",
   client_pinned: "客户端自己指定了副本。",
-  rehomed: "归属副本丢失、被排空，或已不再持有其上下文，会话有了新的归属。",
-  balanced: "未识别出会话，或是辅助请求：发往负载最低的副本，不做绑定。",
-  unrouted: "Warden 没有选择副本：亲和已关闭，或该端点忽略副本选择。",
+  rehomed: "归属副本丢失、被排空，或已不再持有其上下文，对话有了新的归属。",
+  balanced: "未识别出对话，或是辅助请求：发往负载最低的副本，不做绑定。",
+  unrouted: "Warden 没有选择副本：亲和性已关闭，或该端点忽略副本选择。",
   refused: "没有转发：没有副本可以处理，或等候室已满。",
   left: "没有转发：客户端在等候期间离开了。",
 };
@@ -58,7 +58,7 @@ export const client: Record<ClientKind, string> = {
   curl: "curl",
   other: "其他",
 };
-export const kind: Record<RequestKind, string> = { main: "主会话", subagent: "子智能体", auxiliary: "辅助", compaction: "压缩" };
+export const kind: Record<RequestKind, string> = { main: "主对话", subagent: "子智能体", auxiliary: "辅助", compaction: "压缩" };
 export const opKind: Record<Operation["kind"], string> = { restart: "重启", "rolling-restart": "滚动重启" };
 export const opState: Record<Operation["state"], string> = { running: "进行中", done: "已完成", failed: "提前结束", cancelled: "已取消" };
 export const opStep: Record<NonNullable<Operation["step"]>, string> = {
@@ -83,7 +83,7 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   stale_metrics: { title: "有引擎的指标已过时", todo: "检查引擎是否过载或网络是否缓慢。Warden 继续使用自己的计数。" },
   pin_failed: {
     title: "有引擎不遵守指定的 rank",
-    todo: "发往那里的请求没有亲和。检查是否有代理丢弃了 X-data-parallel-rank 头，换用支持它的 vLLM，或每个副本运行一个服务。",
+    todo: "发往那里的请求没有亲和性。检查是否有代理丢弃了 X-data-parallel-rank 头，换用支持它的 vLLM，或每个副本运行一个服务。",
   },
   pin_unverified: { title: "尚不清楚引擎是否遵守指定的 rank", todo: "会在较空闲时再次测试。" },
   no_usage_details: {
@@ -91,14 +91,14 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
     todo: "启动 vLLM 时加上 --enable-prompt-tokens-details。在此之前所有提示都算作计算。",
   },
   same_engine: { title: "同一台服务器被写了多次", todo: "请只用一个地址写一次。在此之前，它的副本和缓存按每个名字各算一次。" },
-  stalled: { title: "有副本有任务却没有进展", todo: "它不再接收新会话。如果没有恢复，请重启其引擎。" },
+  stalled: { title: "有副本有任务却没有进展", todo: "它不再接收新对话。如果没有恢复，请重启其引擎。" },
   drained: { title: "有副本被手动移出", todo: "它不再接收新请求。可以服务时，在模型页面的该行点击“放回”。" },
   restart_failed: { title: "上一次重启提前结束", todo: "排除原因后重新开始。" },
   max_num_seqs: {
     title: "max_num_seqs 未知",
     todo: "溢出阈值只是猜测。请在 [models.engine] 下设置 max_num_seqs，或在模型页面上设置阈值。",
   },
-  affinity_off: { title: "亲和已关闭", todo: "如果不是有意为之，请在模型页面上打开“亲和”开关。在那里更改的内容重启后仍保留。" },
+  affinity_off: { title: "亲和性已关闭", todo: "如果不是有意为之，请在模型页面上打开“亲和性”开关。在那里更改的内容重启后仍保留。" },
   waiting_room: {
     title: "等候室让部分请求等候",
     todo: "工作中的智能体超过缓存所能容纳。减少同时运行的智能体，增加副本，或配置 CPU 层（kv_offload_gib[，每个副本至少 {tier_tokens} token][，即 {tier_gib} GiB]），即可不再等候。",
@@ -109,11 +109,11 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   },
   context_too_large: { title: "上下文可能超过单个缓存", todo: "用较小的 --max-model-len 启动 vLLM，或给 KV 缓存更多显存。" },
   contexts_do_not_fit: {
-    title: "会话放不进缓存",
+    title: "对话放不进缓存",
     todo: "减少同时运行的智能体，缩短上下文，或增加缓存（CPU 层：kv_offload_gib[，每个副本至少 {tier_tokens} token][，即 {tier_gib} GiB]）。",
   },
   no_session_id: { title: "许多请求没有会话 id", todo: "按“连接客户端”页面设置客户端，或在 client.session_headers 中写明其请求头。" },
-  prefix_changes: { title: "会话留在原副本，但缓存很少命中", todo: "提示的开头有内容在变化。“前缀破坏”页面会说明是什么。" },
+  prefix_changes: { title: "对话留在原副本，但缓存很少命中", todo: "提示的开头有内容在变化。“前缀破坏”页面会说明是什么。" },
   ledger: { title: "历史没有写入", todo: "请求仍正常服务。请清理数据目录所在的磁盘。" },
   ledger_dropped: { title: "部分历史记录丢失", todo: "为数据目录换更快的磁盘，或提高 storage.max_queued_rows。" },
   data_loop: { title: "转发请求的部分停住了", todo: "重启 Warden。日志会说明停在哪里。" },

@@ -38,17 +38,17 @@ export const comments: Texts["connect"]["comments"] = [
   ],
   [
     "several data-parallel ranks ignores the choice of a rank: run one vLLM server per card to keep its",
-    "有多个数据并行 rank 的 vLLM 服务会忽略对 rank 的选择：要让会话留在原处，",
+    "有多个数据并行 rank 的 vLLM 服务会忽略对 rank 的选择：要让对话留在原处，",
   ],
   ["conversations in place.", "请每块卡运行一个 vLLM 服务。"],
   [
     "OpenCode sends its session id by itself (x-session-id). A release that does not is recognised by how its",
-    "OpenCode 会自行发送会话 id（x-session-id）。不发送的版本按会话的开头识别：",
+    "OpenCode 会自行发送会话 id（x-session-id）。不发送的版本按对话的开头识别：",
   ],
   ["conversation begins: the same system prompt, tools and first message.", "相同的系统提示、工具和第一条消息。"],
   [
     "OpenAI SDK (Python); any other SDK likewise. One id per conversation keeps it on its replica.",
-    "OpenAI SDK（Python），其他 SDK 同理。每个会话一个 id，使其留在自己的副本。",
+    "OpenAI SDK（Python），其他 SDK 同理。每个对话一个 id，使其留在自己的副本。",
   ],
   ["curl; -i shows X-LMWarden-Replica and X-LMWarden-Decision.", "curl：-i 会显示 X-LMWarden-Replica 和 X-LMWarden-Decision。"],
 ];
