@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tests.page.conftest import OpenPage
 from tests.page.mock_console import MockConsole
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def wait_until_live(page: Page) -> None:
+    """The stream is open, and the first figures have come: a page that has none has nothing to call old."""
+    page.wait_for_selector(".live.ok")
+    page.wait_for_selector(".model-card")
 
 
 def test_a_broken_connection_is_shown_and_mended(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(mock.start())
-    page.wait_for_selector(".live.ok")
+    wait_until_live(page)
     mock.down = True
     page.wait_for_selector(".live.fault")
     assert page.locator(".live").inner_text().strip() == "Connection lost"
@@ -24,7 +35,7 @@ def test_a_broken_connection_is_shown_and_mended(open_page: OpenPage, mock: Mock
 
 def test_a_warden_without_news_is_old_although_it_answers(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(mock.start())
-    page.wait_for_selector(".live.ok")
+    wait_until_live(page)
     mock.world.frozen_at = mock.world.now()
     page.wait_for_selector(".live.warning")
     assert "have not moved" in page.locator(".banner").inner_text()
@@ -36,7 +47,7 @@ def test_a_warden_that_hangs_is_not_said_to_answer(open_page: OpenPage, mock: Mo
     url = mock.start()
     page, chinese = open_page(url), open_page(url, lang="zh")
     for one in (page, chinese):
-        one.wait_for_selector(".live.ok")
+        wait_until_live(one)
     mock.silent = True
     page.locator(".banner .fault").get_by_text("Nothing has come from the warden for").wait_for()
     chinese.locator(".banner .fault").get_by_text("没有收到 Warden 的任何消息").wait_for()
@@ -47,7 +58,7 @@ def test_a_connection_that_died_without_a_word_is_opened_anew(open_page: OpenPag
     page = open_page(mock.start())
     page.clock.install()
     page.reload()
-    page.wait_for_selector(".live.ok")
+    wait_until_live(page)
     mock.silent = True
     with page.expect_request("**/api/events"):
         page.clock.fast_forward("00:11")
@@ -64,14 +75,14 @@ def test_a_wrong_clock_of_the_viewer_makes_nothing_old(open_page: OpenPage, mock
     page = open_page(mock.start())
     page.add_init_script("Date.now = () => 0")
     page.reload()
-    page.wait_for_selector(".live.ok")
+    wait_until_live(page)
     page.wait_for_timeout(2500)
     assert page.locator(".live.ok").count() == 1
 
 
 def test_an_updated_warden_asks_for_a_new_page(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(mock.start())
-    page.wait_for_selector(".live.ok")
+    wait_until_live(page)
     mock.version = "0.2.0"
     mock.down = True
     page.wait_for_selector(".live.fault")
