@@ -40,7 +40,7 @@ REQUESTS_PER_S = 200.0
 REQUESTS_AT_ONCE = 400
 MOST_PIPELINED = 8
 MOST_HEAD_BYTES = 64 * 1024
-"""What one read brings may come on top, at most 256 KiB."""
+"""Of a line that is not complete, what the read brings in which the head begins may come on top, at most 256 KiB."""
 MOST_HEAD_LINES = 256
 HEAD_S = 15.0
 BODY_S = 30.0
