@@ -1,8 +1,9 @@
 """A real browser on the built page.
 
 ``./run test-page`` runs these tests: against made-up data (``mock_console``). Where ``LMWARDEN_CONSOLE_URL`` holds the
-address of a running warden's console, the tests that need nothing made up look at that one. Screenshots are left in
-``results/page``.
+address of a running warden's console, the tests that need nothing made up look at that one. Where
+``LMWARDEN_PAGE_LATE_MS`` is a number, every answer and every frame comes that much later: a test that looks before its
+page can have answered fails then each time, not once in a hundred runs. Screenshots are left in ``results/page``.
 
 Every page that a test opened is watched: an error in its script, a violation of its content security policy, or a
 request to another host fails the test.
@@ -35,6 +36,21 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+LATE = """
+    const fetched = window.fetch;
+    const late = (answer) => new Promise((go) => setTimeout(go, LATE_MS, answer));
+    window.fetch = (...asked) => fetched(...asked).then(late);
+    window.requestAnimationFrame = (draw) => setTimeout(() => draw(performance.now()), LATE_MS);
+    window.cancelAnimationFrame = clearTimeout;
+    const listen = HTMLDetailsElement.prototype.addEventListener;
+    HTMLDetailsElement.prototype.addEventListener = function (type, handler, options) {
+        const later = (event) => {
+            Object.defineProperty(event, 'currentTarget', { value: this });  // which is null afterwards
+            setTimeout(() => handler.call(this, event), LATE_MS);
+        };
+        listen.call(this, type, type === 'toggle' ? later : handler, options);
+    };
+"""
 DESKTOP, PHONE = (1440, 900), (390, 844)
 
 Theme = Literal["light", "dark"]
@@ -105,6 +121,8 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
         contexts.append(context)
         context.set_default_timeout(PATIENCE_S * 1000)
         page = context.new_page()
+        if late_ms := os.environ.get("LMWARDEN_PAGE_LATE_MS"):
+            page.add_init_script(LATE.replace("LATE_MS", str(int(late_ms))))
         host = url.split("/#")[0].rstrip("/")
 
         def on_console(message: Any) -> None:

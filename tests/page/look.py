@@ -1,13 +1,24 @@
-"""What several tests look for on a page."""
+"""What several tests look for on a page.
+
+A page answers in its own time: what is read from it the moment after something was done may be what was there before.
+So tests wait for what they expect: by ``expect``, ``shows`` or ``until_seen``, never by a single look
+(``test_looks`` holds them to it).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from re import Pattern
+from typing import TYPE_CHECKING, TypeVar
+
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Locator, Page
+    from playwright.sync_api._generated import LocatorAssertions  # which it exports under no other name
 
+T = TypeVar("T")
 AXE = Path(__file__).parent.parent.parent / "console-ui" / "node_modules" / "axe-core" / "axe.min.js"
 
 
@@ -16,8 +27,47 @@ def go(page: Page, address: str) -> None:
     page.evaluate("(hash) => { location.hash = hash }", address)
 
 
-def accessibility_findings(page: Page) -> list[str]:
-    """What axe finds, as lines."""
+def has_address(page: Page, address: str) -> None:
+    """What stands behind the path comes to be this."""
+    page.wait_for_function("(hash) => location.hash === hash", arg=address)
+
+
+def expect(found: Locator) -> LocatorAssertions:
+    """Playwright's assertions, which look again and again, with the patience of all tests."""
+    from playwright import sync_api
+
+    sync_api.expect.set_options(timeout=PATIENCE_S * 1000)
+    return sync_api.expect(found)
+
+
+def shows(found: Locator, *texts: str | Pattern[str]) -> None:
+    """Each of these texts comes to stand in it; blanks and ends of lines count as one blank."""
+    for text in texts:
+        expect(found).to_contain_text(text, use_inner_text=True)
+
+
+def until_seen(page: Page, read: Callable[[], T], holds: Callable[[T], object]) -> T:
+    """What ``read()`` gives when it holds at last; for what ``expect`` has no word for."""
+    waited_s, pause_s = 0.0, 0.05
+    while not holds(seen := read()):
+        assert waited_s < PATIENCE_S, f"last seen: {seen!r}"
+        page.wait_for_timeout(pause_s * 1000)
+        waited_s += pause_s
+    return seen
+
+
+def is_accessible(page: Page) -> None:
+    """Axe comes to find nothing."""
+    until_seen(page, lambda: _accessibility_findings(page), lambda found: found == [])
+
+
+def fits_its_window(page: Page) -> None:
+    """Nobody must scroll the whole page sideways."""
+    wider = "() => document.documentElement.scrollWidth > document.documentElement.clientWidth"
+    until_seen(page, lambda: page.evaluate(wider), lambda seen: seen is False)
+
+
+def _accessibility_findings(page: Page) -> list[str]:
     if not page.evaluate("() => 'axe' in window"):
         page.evaluate(AXE.read_text())
     result = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
@@ -26,8 +76,3 @@ def accessibility_findings(page: Page) -> list[str]:
         for found in result["violations"]
         for node in found["nodes"][:3]
     ]
-
-
-def is_wider_than_its_window(page: Page) -> bool:
-    """Whether one must scroll the whole page sideways."""
-    return bool(page.evaluate("() => document.documentElement.scrollWidth > document.documentElement.clientWidth"))

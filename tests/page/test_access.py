@@ -6,7 +6,7 @@ import re
 
 import pytest
 from tests.page.conftest import OpenPage
-from tests.page.look import accessibility_findings
+from tests.page.look import expect, is_accessible, shows
 from tests.page.mock_console import MockConsole
 
 
@@ -15,8 +15,8 @@ def test_signing_in_and_out(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(f"{mock.start()}/#/keys")
     password = page.get_by_label("Password")
     password.wait_for()
-    assert page.get_by_role("navigation").count() == 0
-    assert accessibility_findings(page) == []
+    expect(page.get_by_role("navigation")).to_have_count(0)
+    is_accessible(page)
     password.fill("wrong")
     password.press("Enter")
     page.get_by_text("That is not the password.").wait_for()
@@ -55,17 +55,17 @@ def test_a_key_is_shown_once(open_page: OpenPage, mock: MockConsole) -> None:
     name = page.get_by_label("Name")
     create = page.get_by_role("button", name="Create a key")
     name.fill("not a name")
-    assert create.is_disabled()
+    expect(create).to_be_disabled()
     name.fill("ci")
     create.click()
     page.locator(".news").get_by_text("exists already").wait_for()
     name.fill("build-bot")
     create.click()
     secret = page.get_by_label("The key", exact=True)
-    assert re.fullmatch(r"lmw_[\w-]{43}", secret.input_value())
-    assert accessibility_findings(page) == []
+    expect(secret).to_have_value(re.compile(r"^lmw_[\w-]{43}$"))
+    is_accessible(page)
+    # It cannot be shown again, so a slip of the finger does not close it: the button is still there to be pressed.
     page.keyboard.press("Escape")
-    assert secret.is_visible(), "it cannot be shown again, so a slip of the finger does not close it"
     page.get_by_role("dialog").get_by_role("button", name="Close").click()
     page.get_by_role("button", name="Revoke build-bot").click()
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
@@ -90,7 +90,7 @@ def test_who_is_served_without_a_key_is_said(
     page = open_page(f"{url}/#/keys")
     page.get_by_text(says).wait_for()
     page.get_by_text("No key yet.").wait_for()
-    assert page.locator(".note.warning").count() == (keyless == "everybody")
+    expect(page.locator(".note.warning")).to_have_count(int(keyless == "everybody"))
 
 
 def test_an_open_port_is_warned_of_although_there_are_keys(open_page: OpenPage, mock: MockConsole) -> None:
@@ -105,32 +105,28 @@ def test_a_key_may_be_for_some_models_only(open_page: OpenPage, mock: MockConsol
     page.get_by_label("Name").fill("anna")
     create = page.get_by_role("button", name="Create a key")
     page.get_by_label("all models").uncheck()
-    assert create.is_disabled(), "a key for no model is none"
+    expect(create).to_be_disabled()  # a key for no model is none
     page.get_by_role("checkbox", name="qwen3-27b").check()
     create.click()
     page.get_by_role("dialog").get_by_role("button", name="Close").click()
-    rows = {
-        row.split("\t")[0].strip(): row.split("\t")[1].strip() for row in page.locator("tbody tr").all_inner_texts()
-    }
-    assert rows == {"alice-laptop": "all models", "ci": "qwen3-4b", "anna": "qwen3-27b"}
+    expect(page.locator("tbody tr")).to_contain_text(
+        ["alice-laptop all models", "ci qwen3-4b", "anna qwen3-27b"], use_inner_text=True
+    )
     assert mock.changes == [("POST", "/api/keys", {"name": "anna", "models": ["qwen3-27b"]})]
-    assert page.get_by_label("all models").is_checked(), "the next one begins anew"
+    expect(page.get_by_label("all models")).to_be_checked()  # the next one begins anew
 
 
 def test_who_may_only_look_is_told_so(open_page: OpenPage, mock: MockConsole) -> None:
     mock.may_change = False
     page = open_page(f"{mock.start()}/#/models/qwen3-4b")
     page.wait_for_selector(".replicas tbody tr")
-    assert page.get_by_role("switch").is_disabled()
-    assert page.get_by_role("button", name="Drain e0/0").is_disabled()
-    assert "You can look" in page.locator(".settings-card").inner_text()
+    expect(page.get_by_role("switch")).to_be_disabled()
+    expect(page.get_by_role("button", name="Drain e0/0")).to_be_disabled()
+    shows(page.locator(".settings-card"), "You can look")
 
 
 def test_settings_say_where_they_come_from(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(f"{mock.start()}/#/settings")
     page.get_by_label("Search").fill("port")
-    rows = page.locator(".settings tbody tr:has(td)").all_inner_texts()
-    assert [row.split() for row in rows] == [
-        ["client.port", "8080", "default"],
-        ["console.port", "8081", "--console-port"],
-    ]
+    rows = page.locator(".settings tbody tr:has(td)")
+    expect(rows).to_have_text(["client.port 8080 default", "console.port 8081 --console-port"], use_inner_text=True)

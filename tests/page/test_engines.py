@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 from tests.page.conftest import OpenPage
+from tests.page.look import expect, shows
 from tests.page.mock_console import MockConsole
 
 CRASH = {"at": time.time() - 300, "exit_status": -9, "was_ready": True, "pause_s": 0.0, "over_at": None}
@@ -15,9 +17,9 @@ def test_a_crash_that_healed_leaves_its_trace(open_page: OpenPage, mock: MockCon
     url = mock.start()
     page = open_page(f"{url}/#/models/qwen3-4b")
     page.get_by_role("article", name="e1").get_by_text("signal 9 at").wait_for()
-    assert "; started again by itself" in page.get_by_role("article", name="e1").inner_text()
-    assert page.get_by_text("Last crash").count() == 1, "of the one that crashed alone"
-    assert page.locator(".warnings").count() == 0, "a line, not an alarm"
+    shows(page.get_by_role("article", name="e1"), "; started again by itself")
+    expect(page.get_by_text("Last crash")).to_have_count(1)  # of the one that crashed alone
+    expect(page.locator(".warnings")).to_have_count(0)  # a line, not an alarm
     chinese = open_page(f"{url}/#/models/qwen3-4b", lang="zh").get_by_role("article", name="e1")
     chinese.get_by_text("，信号 9；已自动重新启动").wait_for()
 
@@ -34,12 +36,12 @@ def test_a_start_after_a_crash_is_said_in_the_language_of_the_page(open_page: Op
     page = open_page(f"{url}/#/models/qwen3-4b")
     page.locator(".warnings").get_by_text(text).wait_for()
     start = page.get_by_role("article", name="e1").locator(".start")
-    assert start.inner_text().startswith("loading weights (")
+    expect(start).to_have_text(re.compile(r"^loading weights \("))
     chinese = open_page(f"{url}/#/models/qwen3-4b", lang="zh")
     said = "e1 崩溃了：在运行中被信号 9 终止；正在重新启动（正在加载权重）"
     chinese.locator(".warnings").get_by_text(said).wait_for()
-    assert chinese.get_by_role("article", name="e1").locator(".start").inner_text().startswith("正在加载权重…")
-    assert chinese.locator("main [lang=en]").count() == 0
+    expect(chinese.get_by_role("article", name="e1").locator(".start")).to_have_text(re.compile("^正在加载权重…"))
+    expect(chinese.locator("main [lang=en]")).to_have_count(0)
 
 
 def test_the_last_ready_replica_is_not_taken_by_a_slip(open_page: OpenPage, mock: MockConsole) -> None:
@@ -50,13 +52,13 @@ def test_the_last_ready_replica_is_not_taken_by_a_slip(open_page: OpenPage, mock
         dialog = page.get_by_role("dialog")
         dialog.get_by_text("without it every request is refused").wait_for()
         go_on = dialog.locator(".button.danger")
-        assert go_on.is_disabled()
+        expect(go_on).to_be_disabled()
         dialog.get_by_label("Also if no other replica is ready").check()
-        assert go_on.is_enabled()
+        expect(go_on).to_be_enabled()
         dialog.get_by_role("button", name="Cancel").click()
     page.get_by_role("button", name="Restart e0").click()
-    assert page.get_by_role("dialog").locator(".button.danger").is_enabled(), "e1 serves meanwhile"
-    assert page.get_by_role("dialog").get_by_text("every request is refused").count() == 0
+    expect(page.get_by_role("dialog").locator(".button.danger")).to_be_enabled()  # e1 serves meanwhile
+    expect(page.get_by_role("dialog").get_by_text("every request is refused")).to_have_count(0)
     assert mock.changes == []
 
 

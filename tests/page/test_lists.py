@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.page.conftest import OpenPage
-from tests.page.look import go
+from tests.page.look import expect, go, has_address, shows, until_seen
 from tests.page.made_up import World, key_of
 from tests.page.mock_console import MockConsole
 
@@ -19,26 +19,27 @@ def test_5000_conversations_are_a_few_rows(open_page: OpenPage, mock: MockConsol
     mock.world = World(replicas=8, conversations=5000)
     page = open_page(f"{mock.start()}/#/conversations?state=all")
     page.wait_for_selector(".virtual tbody a")
-    assert "of 5,000" in page.locator(".list-count").inner_text()
+    shows(page.locator(".list-count"), "of 5,000")
     for shown in range(200, 600, 100):  # each time the end comes into view the next page is asked for
         page.evaluate("() => { const box = document.querySelector('.virtual'); box.scrollTop = box.scrollHeight; }")
         page.wait_for_function(
             "(shown) => parseInt(document.querySelector('.list-count').textContent) >= shown", arg=shown
         )
-    assert page.locator(".virtual tbody tr").count() < 80
+    rows = page.locator(".virtual tbody tr")
+    until_seen(page, lambda: rows.count(), lambda count: 0 < count < 80)
 
 
 def test_the_order_is_held_under_the_pointer(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(f"{mock.start()}/#/conversations")
     page.wait_for_selector(".virtual tbody a")
     names = page.locator(".virtual tbody a")
-    before = names.all_inner_texts()[:15]
     page.locator(".virtual").hover()
+    before = until_seen(page, lambda: names.all_inner_texts()[:15], lambda seen: len(seen) == 15)
     last = mock.world.conversations[-1]
     last["age_s"] = -50.0  # it was used just now, and would be the first
     for _ in range(2):
         page.wait_for_event("response", lambda response: "/conversations?" in response.url)
-    assert names.all_inner_texts()[:15] == before
+    assert until_seen(page, lambda: names.all_inner_texts()[:15], lambda seen: len(seen) == 15) == before
     page.mouse.move(5, 5)
     page.wait_for_function(
         "(name) => document.querySelector('.virtual tbody a').textContent === name", arg=last["short"]
@@ -49,9 +50,9 @@ def test_a_turn_that_runs_is_not_taken_for_one_that_is_gone(open_page: OpenPage,
     row = next(row for row in mock.world.conversations if row["in_flight"] and 1 < row["turns"] < 60)
     page = open_page(f"{mock.start()}/#/conversations/{row['id']}")
     page.wait_for_selector(".turn")
-    assert page.locator(".turn").count() == row["turns"]
+    expect(page.locator(".turn")).to_have_count(row["turns"])
     gone = page.get_by_text("Older turns are not kept here.")
-    assert gone.count() == 0
+    expect(gone).to_have_count(0)
     row["turns"] += 2
     mock.world.kept_turns = row["turns"] - 2
     gone.wait_for()
@@ -61,18 +62,19 @@ def test_a_conversation_says_why_in_words_with_the_numbers(open_page: OpenPage, 
     row = next(row for row in mock.world.conversations if row["turns"] > 13 and row["kind"] == "main")
     page = open_page(f"{mock.start()}/#/conversations/{row['id']}")
     page.wait_for_selector(".turn")
-    timeline = page.locator(".timeline").inner_text()
     home = row["home"]
     away = "e1/0" if home != "e1/0" else "e3/0"
-    assert f"Its home {home} had 11 in flight, above the spill threshold 8; {away} took this turn." in timeline
-    assert "not above the spill threshold 8." in timeline
-    assert f"New conversation: {home} was the least loaded of 4 (score 0.40; next e" in timeline
-    assert "The tools changed: 31% of the previous request's beginning came again" in timeline
-    assert re.search(r"Spilled to another replica: [\d,]+ tokens read again", timeline), "a turn names it as its sum"
-    assert "Failed 502" in timeline
-    assert "It waited 7.5 s in the waiting room." in timeline
-    assert "waiting room 7.5 s · queue and prefill" in timeline
-    costs = page.locator(".costs").inner_text()
+    shows(
+        page.locator(".timeline"),
+        f"Its home {home} had 11 in flight, above the spill threshold 8; {away} took this turn.",
+        "not above the spill threshold 8.",
+        f"New conversation: {home} was the least loaded of 4 (score 0.40; next e",
+        "The tools changed: 31% of the previous request's beginning came again",
+        re.compile(r"Spilled to another replica: [\d,]+ tokens read again"),  # a turn names it as its sum
+        "Failed 502",
+        "It waited 7.5 s in the waiting room.",
+        "waiting room 7.5 s · queue and prefill",
+    )
     detail = mock.world.conversation(row["id"])
     assert detail is not None
     for cause, words in (
@@ -80,9 +82,8 @@ def test_a_conversation_says_why_in_words_with_the_numbers(open_page: OpenPage, 
         ("spilled", "Spilled to another replica"),
         ("tools_changed", "The tools changed"),
     ):
-        assert words in costs
-        assert f"{detail['recomputed_by_cause'][cause]:,} tokens" in costs
-    assert page.locator(".turn").count() == row["turns"]
+        shows(page.locator(".costs"), words, f"{detail['recomputed_by_cause'][cause]:,} tokens")
+    expect(page.locator(".turn")).to_have_count(row["turns"])
 
 
 def turn(page: Page, words: str) -> Locator:
@@ -100,13 +101,14 @@ def test_what_is_not_known_of_a_turn_is_not_made_up(open_page: OpenPage, mock: M
     page = open_page(f"{url}/#/conversations/{conversation_of(mock, 'claude-code')}")
     page.wait_for_selector(".turn")
     left = turn(page, "Cancelled")
-    assert "cached part not known · generated not known" in left.inner_text()
-    assert left.locator(".bar .unmeasured").count() == 1 and left.locator(".bar .computed").count() == 0
+    shows(left, "cached part not known · generated not known")
+    expect(left.locator(".bar .unmeasured")).to_have_count(1)
+    expect(left.locator(".bar .computed")).to_have_count(0)
     page = open_page(f"{url}/#/conversations/{conversation_of(mock, 'curl')}")
     page.wait_for_selector(".turn")
     whole = turn(page, "answer in one piece")
-    assert "decode" not in whole.inner_text() and "prefill" not in whole.inner_text()
-    assert whole.locator(".bar .first, .bar .decode").count() == 0
+    expect(whole).not_to_contain_text(re.compile("decode|prefill"))
+    expect(whole.locator(".bar .first, .bar .decode")).to_have_count(0)
 
 
 def test_bars_have_one_scale(open_page: OpenPage, mock: MockConsole) -> None:
@@ -116,20 +118,20 @@ def test_bars_have_one_scale(open_page: OpenPage, mock: MockConsole) -> None:
     detail = mock.world.conversation(key)
     assert detail is not None
     longest = max(turn["duration_s"] for turn in detail["turns"])
-    widths: list[float] = page.locator(".turn .turn-line:last-child .bar").evaluate_all(
-        """(bars) => bars.map((bar) => {
-            const widths = [bar, ...bar.children].map((box) => box.getBoundingClientRect().width);
-            return widths.slice(1).reduce((sum, width) => sum + width, 0) / widths[0];
-        })"""
-    )
-    assert widths == pytest.approx([turn["duration_s"] / longest for turn in detail["turns"]], abs=0.03)
+    bars = page.locator(".turn .turn-line:last-child .bar")
+    widths = """(bars) => bars.map((bar) => {
+        const widths = [bar, ...bar.children].map((box) => box.getBoundingClientRect().width);
+        return widths.slice(1).reduce((sum, width) => sum + width, 0) / widths[0];
+    })"""
+    wanted = pytest.approx([turn["duration_s"] / longest for turn in detail["turns"]], abs=0.03)
+    until_seen(page, lambda: bars.evaluate_all(widths), lambda seen: seen == wanted)
 
 
 def test_subagents_hang_below_their_parent(open_page: OpenPage, mock: MockConsole) -> None:
     parent = key_of("conversation", 10)
     page = open_page(f"{mock.start()}/#/conversations/{parent}")
     page.wait_for_selector(".tree li")
-    assert page.locator(".tree li").count() == 2
+    expect(page.locator(".tree li")).to_have_count(2)
     page.locator(".tree a").first.click()
     page.locator("a", has_text=parent[:8]).click()
     page.wait_for_selector(".tree li")
@@ -138,7 +140,7 @@ def test_subagents_hang_below_their_parent(open_page: OpenPage, mock: MockConsol
 def test_a_conversation_that_is_not_there(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(f"{mock.start()}/#/conversations/{'0' * 32}")
     page.get_by_text("No conversation of that id is known.").wait_for()
-    assert page.locator(".note.warning").count() == 0
+    expect(page.locator(".note.warning")).to_have_count(0)
 
 
 def test_requests_are_filtered_and_say_why(open_page: OpenPage, mock: MockConsole) -> None:
@@ -149,7 +151,7 @@ def test_requests_are_filtered_and_say_why(open_page: OpenPage, mock: MockConsol
         "() => [...document.querySelectorAll('.virtual tbody .badge-button')].every((b) => b.textContent === 'Spilled')"
     )
     page.locator(".badge-button").first.click()
-    assert "above the spill threshold 8" in page.locator(".why-line").inner_text()
+    shows(page.locator(".why-line"), "above the spill threshold 8")
     page.get_by_label("Key").select_option("alice-laptop")
     page.get_by_role("combobox", name="Replica", exact=True).select_option("e1/0")
     page.get_by_role("combobox", name="Client", exact=True).select_option("claude-code")
@@ -157,7 +159,7 @@ def test_requests_are_filtered_and_say_why(open_page: OpenPage, mock: MockConsol
     page.get_by_text("No request matches.").wait_for()
     page.get_by_role("button", name="Clear the filters").click()
     page.wait_for_selector(".virtual tbody tr")
-    assert page.evaluate("() => location.hash") == "#/requests"
+    has_address(page, "#/requests")
 
 
 def test_the_slowest_requests_stand_first_on_every_page(open_page: OpenPage, mock: MockConsole) -> None:
@@ -171,10 +173,9 @@ def test_the_slowest_requests_stand_first_on_every_page(open_page: OpenPage, moc
     page.evaluate("() => { const box = document.querySelector('.virtual'); box.scrollTop = box.scrollHeight; }")
     page.wait_for_function("() => document.querySelector('.virtual').scrollHeight > 34 * 150")  # the second page
     page.evaluate("() => { document.querySelector('.virtual').scrollTop = 34 * 125; }")
-    page.wait_for_selector(".virtual tbody tr[aria-rowindex='130']")
-    shown = page.locator(".virtual tbody tr[aria-rowindex='130'] .duration").inner_text().strip()
-    assert shown == in_words(times[128]), "rows are numbered from the head, which is 1"
-    assert page.evaluate("() => location.hash") == "#/requests?sort=duration"
+    # Rows are numbered from the head, which is 1.
+    expect(page.locator(".virtual tbody tr[aria-rowindex='130'] .duration")).to_have_text(in_words(times[128]))
+    has_address(page, "#/requests?sort=duration")
 
 
 def in_words(seconds: float) -> str:
@@ -184,18 +185,15 @@ def in_words(seconds: float) -> str:
 def test_what_the_warden_answered_itself_is_counted(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(f"{mock.start()}/#/requests")
     page.wait_for_selector(".virtual tbody tr")
-    assert page.locator(".own-answers").count() == 0
+    expect(page.locator(".own-answers")).to_have_count(0)
     mock.world.own_answers = [
         {"status": 401, "code": "invalid_api_key", "count": 3},
         {"status": 404, "code": "model_not_found", "count": 1200},
         {"status": 418, "code": "of_a_later_version", "count": 1},
     ]
-    page.wait_for_selector(".own-answers")
-    assert page.locator(".own-answers .badge").all_inner_texts() == [
-        "404 unknown model 1,200",
-        "401 key missing or wrong 3",
-        "418 of a later version 1",
-    ]
+    expect(page.locator(".own-answers .badge")).to_have_text(
+        ["404 unknown model 1,200", "401 key missing or wrong 3", "418 of a later version 1"]
+    )
 
 
 def test_a_new_home_is_not_called_a_lost_one(open_page: OpenPage, mock: MockConsole) -> None:
@@ -203,22 +201,18 @@ def test_a_new_home_is_not_called_a_lost_one(open_page: OpenPage, mock: MockCons
     page = open_page(f"{url}/#/breakers")
     row = page.locator(".breakers tbody", has_text="Moved to another home")
     row.get_by_text("or had dropped its context while it waited for a place").wait_for()
-    assert "If the waiting room is engaged: see its card" in row.inner_text()
+    shows(row, "If the waiting room is engaged: see its card")
     chinese = open_page(f"{url}/#/breakers", lang="zh").locator(".breakers tbody", has_text="换了归属")
     chinese.get_by_text("等候室生效时：见其卡片").wait_for()
-    intro = page.locator(".intro").inner_text()
-    assert "home" not in intro, "turns that went elsewhere are in the table too"
+    expect(page.locator(".intro")).not_to_contain_text("home")  # turns that went elsewhere are in the table too
 
 
 def test_prefix_breakers_say_what_to_set(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(f"{mock.start()}/#/breakers")
-    page.wait_for_selector(".breakers tbody tr")
-    first = page.locator(".breakers tbody tr").first.inner_text()
-    assert "Pushed out of the cache" in first and "kv_offload_gib" in first, "the costliest comes first"
-    assert "2,314,400" in first
-    rows = page.locator(".breakers tbody").first.locator("tr")
-    clients = [row.locator("td").first.inner_text() for row in rows.all()]
-    assert clients == ["Claude Code", "Codex"], "each client that lost something to this cause"
+    first = page.locator(".breakers tbody tr").first
+    shows(first, "Pushed out of the cache", "kv_offload_gib", "2,314,400")  # the costliest comes first
+    clients = page.locator(".breakers tbody").first.locator("tr td:first-of-type")
+    expect(clients).to_have_text(["Claude Code", "Codex"])  # each client that lost something to this cause
     page.get_by_text("1 hour").click()
     page.get_by_text("210,400").wait_for()
     page.locator(".breakers tbody a").first.click()
@@ -230,17 +224,17 @@ def test_a_tick_when_the_first_request_arrives(open_page: OpenPage, mock: MockCo
     page.wait_for_selector(".tick.info")
     page.get_by_role("tab", name="Claude Code").focus()
     page.keyboard.press("ArrowRight")
-    assert "# Codex: put this into" in page.locator(".connect-text pre").inner_text()
+    shows(page.locator(".connect-text pre"), "# Codex: put this into")
     for _ in range(2):  # by the second answer the page has seen what was there before
         page.wait_for_event("response", lambda response: "/api/requests?" in response.url)
     mock.request_arrives()
     page.wait_for_selector(".tick.ok")
-    assert "First request: Claude Code → e2/0 (Placed)" in page.locator(".tick").inner_text()
+    shows(page.locator(".tick"), "First request: Claude Code → e2/0 (Placed)")
 
 
 def test_the_address_of_a_filtered_list_can_be_sent(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(f"{mock.start()}/#/requests?decision=placed")
     page.wait_for_selector(".virtual tbody tr")
-    assert page.get_by_label("Decision").input_value() == "placed"
+    expect(page.get_by_label("Decision")).to_have_value("placed")
     go(page, "#/requests?decision=sticky")
     page.wait_for_function("() => document.querySelector('.virtual tbody .badge-button')?.textContent === 'Sticky'")

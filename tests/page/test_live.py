@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.page.conftest import OpenPage
+from tests.page.look import expect, shows
 from tests.page.mock_console import MockConsole
 
 if TYPE_CHECKING:
@@ -22,15 +23,15 @@ def test_a_broken_connection_is_shown_and_mended(open_page: OpenPage, mock: Mock
     wait_until_live(page)
     mock.down = True
     page.wait_for_selector(".live.fault")
-    assert page.locator(".live").inner_text().strip() == "Connection lost"
+    expect(page.locator(".live")).to_have_text("Connection lost")
     # After five seconds the figures themselves are marked.
     page.wait_for_selector("body.old-data")
-    assert "The connection to the warden is lost" in page.locator(".banner").inner_text()
-    assert page.locator(".model-card").count() == 2, "what was known stays"
+    shows(page.locator(".banner"), "The connection to the warden is lost")
+    expect(page.locator(".model-card")).to_have_count(2)  # what was known stays
     mock.down = False
     page.wait_for_selector(".live.ok")
     page.wait_for_selector("body:not(.old-data)")
-    assert page.locator(".banner .note").count() == 0
+    expect(page.locator(".banner .note")).to_have_count(0)
 
 
 def test_a_warden_without_news_is_old_although_it_answers(open_page: OpenPage, mock: MockConsole) -> None:
@@ -38,7 +39,7 @@ def test_a_warden_without_news_is_old_although_it_answers(open_page: OpenPage, m
     wait_until_live(page)
     mock.world.frozen_at = mock.world.now()
     page.wait_for_selector(".live.warning")
-    assert "have not moved" in page.locator(".banner").inner_text()
+    shows(page.locator(".banner"), "have not moved")
     mock.world.frozen_at = None
     page.wait_for_selector(".live.ok")
 
@@ -51,7 +52,7 @@ def test_a_warden_that_hangs_is_not_said_to_answer(open_page: OpenPage, mock: Mo
     mock.silent = True
     page.locator(".banner .fault").get_by_text("Nothing has come from the warden for").wait_for()
     chinese.locator(".banner .fault").get_by_text("没有收到 Warden 的任何消息").wait_for()
-    assert page.get_by_text("The warden answers").count() == 0
+    expect(page.get_by_text("The warden answers")).to_have_count(0)
 
 
 def test_a_connection_that_died_without_a_word_is_opened_anew(open_page: OpenPage, mock: MockConsole) -> None:
@@ -68,7 +69,7 @@ def test_a_connection_that_died_without_a_word_is_opened_anew(open_page: OpenPag
     mock.silent = False
     page.clock.fast_forward("00:11")
     page.wait_for_selector(".live.ok")
-    assert page.locator(".banner .note").count() == 0
+    expect(page.locator(".banner .note")).to_have_count(0)
 
 
 def test_a_wrong_clock_of_the_viewer_makes_nothing_old(open_page: OpenPage, mock: MockConsole) -> None:
@@ -77,7 +78,7 @@ def test_a_wrong_clock_of_the_viewer_makes_nothing_old(open_page: OpenPage, mock
     page.reload()
     wait_until_live(page)
     page.wait_for_timeout(2500)
-    assert page.locator(".live.ok").count() == 1
+    expect(page.locator(".live.ok")).to_have_count(1)
 
 
 def test_an_updated_warden_asks_for_a_new_page(open_page: OpenPage, mock: MockConsole) -> None:
@@ -88,7 +89,7 @@ def test_an_updated_warden_asks_for_a_new_page(open_page: OpenPage, mock: MockCo
     page.wait_for_selector(".live.fault")
     mock.down = False
     page.wait_for_selector(".banner .info")
-    assert "0.2.0" in page.locator(".banner").inner_text()
+    shows(page.locator(".banner"), "0.2.0")
     page.get_by_role("button", name="Reload the page").click()
     page.wait_for_selector(".live.ok")
-    assert page.locator(".banner .note").count() == 0
+    expect(page.locator(".banner .note")).to_have_count(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.page.conftest import OpenPage
+from tests.page.look import expect, shows
 from tests.page.made_up import World
 from tests.page.mock_console import MockConsole
 
@@ -13,8 +14,8 @@ def test_a_warden_that_served_all_day_is_not_said_to_be_new(open_page: OpenPage,
     mock.world = World(conversations=0)  # none is live any more
     page = open_page(mock.start())
     page.wait_for_selector(".live.ok")
-    assert "Live conversations\n0" in page.locator(".model-card").first.inner_text()
-    assert page.get_by_text(NOBODY).count() == 0
+    shows(page.locator(".model-card").first, "Live conversations 0")
+    expect(page.get_by_text(NOBODY)).to_have_count(0)
     mock.world.fresh = True
     page.locator(".model-card").first.get_by_text(NOBODY).wait_for()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.bench.test_results import row
 from tests.page.conftest import DESKTOP, PHONE
-from tests.page.look import is_wider_than_its_window
+from tests.page.look import expect, fits_its_window, until_seen
 from tests.waiting import PATIENCE_S
 
 from lmwarden.bench.counters import EngineCounters
@@ -87,31 +87,37 @@ def page(browser: Browser, report: str, request: pytest.FixtureRequest) -> Itera
         assert troubles == []
 
 
-def shown(page: Page) -> list[str | None]:
-    return [main.get_attribute("id") for main in page.locator("main").all() if main.is_visible()]
+def comes_to_show(page: Page, language: str) -> None:
+    """The report in this language alone."""
+    expect(page.locator("main:visible")).to_have_attribute("id", language)
+
+
+def nothing_is(page: Page, fault: str) -> None:
+    """This script comes to find nothing."""
+    until_seen(page, lambda: page.evaluate(fault), lambda found: found == [])
 
 
 def test_both_languages_are_complete_and_no_text_of_a_chart_is_cut(page: Page, shots: Path) -> None:
-    charts = page.evaluate(LABELS)
-    assert charts >= 8
-    assert page.evaluate(OUTSIDE) == []
-    assert shown(page) == ["en"]
-    assert page.locator("#en h1").inner_text() == " → ".join(["Load test: off", *ARMS[1:]])
-    assert not is_wider_than_its_window(page)
+    comes_to_show(page, "en")
+    charts = until_seen(page, lambda: page.evaluate(LABELS), lambda count: count >= 8)
+    nothing_is(page, OUTSIDE)
+    expect(page.locator("#en h1")).to_have_text(" → ".join(["Load test: off", *ARMS[1:]]))
+    fits_its_window(page)
     page.get_by_label("中文").check()
-    assert shown(page) == ["zh"]
-    assert page.evaluate(LABELS) == charts
-    assert page.evaluate(OUTSIDE) == []
-    assert not is_wider_than_its_window(page)
-    width = page.evaluate("innerWidth")
-    page.screenshot(path=shots / f"report-zh-{width}.png", full_page=True)
+    comes_to_show(page, "zh")
+    until_seen(page, lambda: page.evaluate(LABELS), lambda count: count == charts)
+    nothing_is(page, OUTSIDE)
+    fits_its_window(page)
+    size = page.viewport_size
+    assert size is not None
+    page.screenshot(path=shots / f"report-zh-{size['width']}.png", full_page=True)
 
 
 def test_on_paper_the_tables_are_whole(page: Page, shots: Path) -> None:
     page.set_viewport_size({"width": PAPER[0], "height": PAPER[1]})
-    assert page.evaluate(CUT) != []
+    until_seen(page, lambda: page.evaluate(CUT), lambda cut: cut != [])
     page.emulate_media(media="print")
     page.screenshot(path=shots / "report-paper.png", full_page=True)
-    assert page.evaluate(CUT) == []
-    assert not is_wider_than_its_window(page)
-    assert page.evaluate(OUTSIDE) == []
+    nothing_is(page, CUT)
+    fits_its_window(page)
+    nothing_is(page, OUTSIDE)

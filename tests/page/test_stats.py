@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.page.conftest import OpenPage
+from tests.page.look import expect, has_address, shows, until_seen
 from tests.page.mock_console import MockConsole
 
 if TYPE_CHECKING:
@@ -49,24 +51,22 @@ def test_tokens_per_second_are_drawn_as_promised(open_page: OpenPage, console_ur
     page = open_page(f"{console_url}/#/stats")
     page.wait_for_selector(".canvas canvas")
     card = page.locator(".chart-card").first
-    assert card.locator("h2").inner_text() == "Tokens per second"
-    note = card.locator(".chart-note").inner_text()
-    assert note.startswith("cached ") and note.endswith("% over the last hour")
-    legend = card.locator(".legend").inner_text()
-    assert all(word in legend for word in ("Cached", "Computed", "Completion"))
+    expect(card.locator("h2")).to_have_text("Tokens per second")
+    expect(card.locator(".chart-note")).to_have_text(re.compile("^cached .*% over the last hour$"))
+    shows(card.locator(".legend"), "Cached", "Computed", "Completion")
 
 
 def test_a_gap_is_a_gap(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(f"{mock.start()}/#/stats")
     page.wait_for_selector(".canvas canvas")
-    for _ in range(600):  # until it is drawn
-        # The plotted hour lies between the axes; where the made-up warden was down, no bar stands.
-        seen = [colours & {BLUE, PURPLE, GREEN} for colours in colours_along(page, 0.07, 0.93, 60)]
-        if {BLUE, PURPLE, GREEN} in seen:
-            break
-        page.wait_for_timeout(100)
-    assert {BLUE, PURPLE, GREEN} in seen
-    empty = [not colors for colors in seen]
+    # The plotted hour lies between the axes; where the made-up warden was down, no bar stands.
+    series = {BLUE, PURPLE, GREEN}
+    seen = until_seen(
+        page,
+        lambda: [colours & series for colours in colours_along(page, 0.07, 0.93, 60)],
+        lambda drawn: series in drawn,
+    )
+    empty = [not colours for colours in seen]
     assert 4 <= sum(empty) <= 8  # six minutes of sixty
     first = empty.index(True)
     assert all(empty[first : first + sum(empty)]), "one gap"
@@ -79,10 +79,10 @@ def test_the_table_has_the_figures_of_the_api(open_page: OpenPage, mock: MockCon
     page = open_page(f"{url}/#/stats?window=6h")
     page.wait_for_selector(".canvas canvas")
     page.locator(".figures summary").first.click()
-    rows = [row.split("\t") for row in page.locator(".figures").first.locator("tbody tr").all_inner_texts()]
-    shown = [[cell.strip().replace(",", "") for cell in row[1:]] for row in rows]
-    newest = list(reversed(points))[: len(rows)]
-    assert len(rows) == 200
+    rows = page.locator(".figures").first.locator("tbody tr")
+    texts = until_seen(page, lambda: rows.all_inner_texts(), lambda seen: len(seen) == 200)
+    shown = [[cell.strip().replace(",", "") for cell in text.split("\t")[1:]] for text in texts]
+    newest = list(reversed(points))[: len(texts)]
     for cells, point in zip(shown, newest, strict=True):
         # Computed is on top of the stack, the page's first series.
         for cell, name in zip(cells, ("computed", "cached", "completion"), strict=True):
@@ -96,7 +96,7 @@ def test_ranges_models_and_the_address(open_page: OpenPage, mock: MockConsole) -
     page.get_by_text("over the last 7 days").wait_for()
     page.get_by_role("combobox", name="Model").select_option("qwen3-4b")
     page.get_by_role("combobox", name="Replica").select_option("e2/0")
-    assert page.evaluate("() => location.hash") == "#/stats?window=7d&model=qwen3-4b&replica=e2%2F0"
+    has_address(page, "#/stats?window=7d&model=qwen3-4b&replica=e2%2F0")
     page.get_by_text("Free", exact=True).click()
     page.get_by_label("From").fill("2026-11-29T10:00")
     page.get_by_label("To", exact=True).fill("2026-11-29T09:00")
@@ -111,17 +111,17 @@ def test_one_model_has_its_replicas_to_choose_from(open_page: OpenPage, mock: Mo
     page = open_page(f"{mock.start()}/#/stats")
     with page.expect_response(lambda response: "tokens" in response.url and "replica=e1%2F0" in response.url):
         page.get_by_role("combobox", name="Replica").select_option("e1/0")
-    assert page.get_by_role("combobox", name="Model").count() == 0
+    expect(page.get_by_role("combobox", name="Model")).to_have_count(0)
 
 
 def test_a_drag_over_a_chart_is_a_range(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(f"{mock.start()}/#/stats")
     page.wait_for_selector(".canvas canvas")
-    box = page.locator(".canvas").first.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + 300, box["y"] + 80)
+    chart = page.locator(".canvas").first
+    chart.hover(position={"x": 300, "y": 80})
     page.mouse.down()
-    page.mouse.move(box["x"] + 600, box["y"] + 80, steps=4)
+    chart.hover(position={"x": 450, "y": 80})
+    chart.hover(position={"x": 600, "y": 80})
     page.mouse.up()
     page.get_by_text("over this range").wait_for()
 

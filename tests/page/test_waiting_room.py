@@ -9,19 +9,16 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.own_loop import on_its_own_loop
 from tests.page.conftest import OpenPage
+from tests.page.look import expect, has_address, shows
 from tests.waiting import PATIENCE_S
 from tests.whole.test_waiting_room import ENGINE, MODEL, Crowd, crowded
 
 from lmwarden.simulation.server import serving
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
 
 FIGURE_IS_MORE_THAN = """([name, least]) => [...document.querySelectorAll('.waiting-room dt')].some(
     (head) => head.innerText === name && parseInt(head.nextElementSibling.innerText) > least
@@ -75,7 +72,7 @@ def test_an_engaged_room_is_shown_and_obeys_while_agents_wait(open_page: OpenPag
     card.locator(".badge", has_text="engaged").wait_for()
     for figure, more_than in (("Waiting", 0), ("Demand", 100)):  # which move all the time
         page.wait_for_function(FIGURE_IS_MORE_THAN, arg=[figure, more_than])
-    assert "Engaged: the conversations in use need" in card.inner_text()
+    shows(card, "Engaged: the conversations in use need")
     waiting = open_page(f"{busy.url}/#/conversations?model={MODEL}")
     waiting.locator(".state-cell", has_text="waiting").first.wait_for()
     card.get_by_label("Tail").check()
@@ -91,20 +88,20 @@ def test_who_left_while_he_waited_is_found_by_the_filter(open_page: OpenPage, bu
     page.wait_for_selector(".virtual tbody tr")
     page.get_by_label("Decision").select_option("left")
     page.get_by_text("No request matches.").wait_for()
-    assert page.evaluate("() => location.hash") == "#/requests?decision=left"
+    has_address(page, "#/requests?decision=left")
     busy.everybody_leaves()
     page.wait_for_selector(".virtual tbody tr")
     left = rows_left(busy)
     assert left
     assert {row["outcome"] for row in left} == {"cancelled"}
-    page.wait_for_function(f"() => document.querySelectorAll('.virtual tbody tr').length === {len(left)}")
-    assert decisions(page) == ["Left"] * len(left)
-    page.locator(".badge-button").first.click()
-    assert "the client left before, while it waited" in page.locator(".why-line").inner_text()
+    rows, decisions = page.locator(".virtual tbody tr"), page.locator(".virtual tbody .badge-button")
+    expect(decisions).to_have_text(["Left"] * len(left))
+    decisions.first.click()
+    shows(page.locator(".why-line"), "the client left before, while it waited")
     page.get_by_label("Outcome").select_option("ok")
     page.get_by_text("No request matches.").wait_for()
     page.get_by_label("Outcome").select_option("cancelled")
-    page.wait_for_function(f"() => document.querySelectorAll('.virtual tbody tr').length === {len(left)}")
+    expect(rows).to_have_count(len(left))
     page.get_by_label("Decision").select_option("")
     page.get_by_label("Outcome").select_option("")
     page.wait_for_selector(".virtual tbody .badge-button:not(:text('Left'))")
@@ -115,8 +112,3 @@ def rows_left(busy: Busy) -> list[dict[str, Any]]:
     assert busy.crowd.warden.ledger.flush(PATIENCE_S)
     items: list[dict[str, Any]] = busy.ask("/api/requests?decision=left&limit=500")["items"]
     return items
-
-
-def decisions(page: Page) -> list[str]:
-    """Of the rows that are shown."""
-    return [text.strip() for text in page.locator(".virtual tbody .badge-button").all_inner_texts()]

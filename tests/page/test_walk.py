@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from tests.page.conftest import DESKTOP, PHONE, OpenPage, Theme
-from tests.page.look import accessibility_findings, go, is_wider_than_its_window
+from tests.page.look import expect, fits_its_window, go, is_accessible, shows, until_seen
 from tests.page.mock_console import MockConsole
 
 if TYPE_CHECKING:
@@ -55,23 +57,22 @@ class Look(NamedTuple):
 LOOKS = (Look("en", "light"), Look("zh", "dark"), Look("en", "dark"), Look("zh", "light"))
 
 
-def put_on(page: Page, look: Look) -> None:
+def put_on(page: Page, look: Look, *, in_a_menu: bool) -> None:
     """Another language and theme, on the page that is open."""
     page.emulate_media(color_scheme=look.theme)
     menu = page.locator(".menu-button")
-    on_a_phone = menu.is_visible()
-    if on_a_phone:
+    if in_a_menu:
         menu.click()
     page.locator(".prefs select").first.select_option(look.lang)
-    if on_a_phone:
+    if in_a_menu:
         menu.click()
 
 
 def look_at(page: Page, picture: Path) -> None:
     """Axe, and a picture of the whole page."""
-    assert accessibility_findings(page) == []
+    is_accessible(page)
     page.screenshot(path=picture, full_page=True)
-    assert not is_wider_than_its_window(page)
+    fits_its_window(page)
 
 
 def places(page: Page) -> Iterator[tuple[str, str]]:
@@ -84,7 +85,7 @@ def places(page: Page) -> Iterator[tuple[str, str]]:
     go(page, "#/")
     page.locator(".model-card h2 a").first.click()
     yield "model", ".replicas tbody tr"
-    engine = page.locator(".engine h3").first.inner_text().strip()
+    engine = until_seen(page, lambda: page.locator(".engine h3").first.inner_text().strip(), bool)
     go(page, "#/conversations?sort=turns&state=all")
     page.wait_for_selector(".virtual tbody a")
     page.locator(".virtual tbody a").nth(4).click()
@@ -99,24 +100,24 @@ def walk(page: Page, looks: Sequence[Look], shots: Path, suffix: str) -> None:
     for name, loaded in places(page):
         for look in looks:
             if len(looks) > 1:
-                put_on(page, look)
+                put_on(page, look, in_a_menu=page.viewport_size == {"width": PHONE[0], "height": PHONE[1]})
             page.wait_for_selector(loaded)
-            assert page.locator("html").get_attribute("lang") == HTML_LANG[look.lang]
+            expect(page.locator("html")).to_have_attribute("lang", HTML_LANG[look.lang])
             if name in names:
-                assert page.locator("h1").inner_text() == HEADINGS[look.lang][names.index(name)]
+                expect(page.locator("h1")).to_have_text(HEADINGS[look.lang][names.index(name)])
             look_at(page, shots / f"{name}-{suffix.format(*look)}.png")
 
 
 def walk_to_the_sign_in(page: Page, shots: Path, suffix: str, password: str) -> None:
     """The page that asks for a password in all looks, and in with it."""
     for look in LOOKS:
-        put_on(page, look)
+        put_on(page, look, in_a_menu=False)
         page.get_by_label(PASSWORD[look.lang], exact=True).wait_for()
         look_at(page, shots / f"sign-in-{suffix.format(*look)}.png")
     page.locator("input[type=password]").fill(password)
     page.locator("input[type=password]").press("Enter")
     page.wait_for_selector(".live.ok")
-    assert page.locator("h1").inner_text() == HEADINGS[look.lang][0]
+    expect(page.locator("h1")).to_have_text(HEADINGS[look.lang][0])
 
 
 # Names of products, settings and protocols stay, as does what a server that speaks English says.
@@ -161,12 +162,9 @@ def test_the_sign_in(open_page: OpenPage, mock: MockConsole, shots: Path, size: 
 def test_nothing_of_one_language_is_left_in_the_other(open_page: OpenPage, console_url: str) -> None:
     page = open_page(console_url, lang="zh")
     page.wait_for_selector(".live.ok")
-    model = page.locator(".model-card h2").first.inner_text()
-    conversation = page.evaluate(
-        "(model) => fetch(`/api/models/${model}/conversations?state=all&sort=turns`)"
-        ".then((answer) => answer.json()).then((page) => page.items[0].id)",
-        model,
-    )
+    model = until_seen(page, lambda: page.locator(".model-card h2").first.inner_text().strip(), bool)
+    with urllib.request.urlopen(f"{console_url}/api/models/{model}/conversations?state=all&sort=turns") as answer:
+        conversation = json.load(answer)["items"][0]["id"]
     more = [
         ("model", f"#/models/{model}", ".replicas tbody tr"),
         ("conversation", f"#/conversations/{conversation}", ".timeline .turn"),
@@ -177,7 +175,7 @@ def test_nothing_of_one_language_is_left_in_the_other(open_page: OpenPage, conso
     for _, address, loaded in [*PAGES, *more]:
         go(page, address)
         page.wait_for_selector(loaded)
-        texts: list[str] = page.evaluate(WRITTEN)
+        texts: list[str] = until_seen(page, lambda: page.evaluate(WRITTEN), bool)
         english = [text for text in texts if re.search(r"[A-Za-z]{4,}", NAMES.sub("", text))]
         if english:
             left[address] = english
@@ -186,10 +184,13 @@ def test_nothing_of_one_language_is_left_in_the_other(open_page: OpenPage, conso
 
 def test_the_texts_to_copy_have_their_comments_in_chinese(open_page: OpenPage, mock: MockConsole) -> None:
     page = open_page(f"{mock.start()}/#/connect?model=qwen3-4b", lang="zh")
-    for tab in page.get_by_role("tab").all():
-        tab.click()
-        lines = page.locator(".connect-text pre").inner_text().splitlines()
-        comments = [line for line in lines if line.startswith(("#", "//"))]
+    tabs, text = page.get_by_role("tab"), page.locator(".connect-text pre")
+    seen: set[str] = set()
+    for number in range(until_seen(page, lambda: tabs.count(), lambda count: count > 1)):
+        tabs.nth(number).click()
+        shown = until_seen(page, lambda: text.inner_text(), lambda new: new not in seen)
+        seen.add(shown)
+        comments = [line for line in shown.splitlines() if line.startswith(("#", "//"))]
         assert comments
         for line in comments:
             assert re.search("[\u4e00-\u9fff]", line), line
@@ -201,43 +202,44 @@ def test_the_switches_of_language_and_theme_are_kept(open_page: OpenPage, consol
     page.wait_for_selector(".live.ok")
     page.get_by_label("Theme").select_option("dark")
     page.get_by_label("Language").select_option("zh")
-    assert page.locator("h1").inner_text() == "总览"
+    expect(page.locator("h1")).to_have_text("总览")
     page.reload()
     page.wait_for_selector(".live.ok")
-    assert page.locator("h1").inner_text() == "总览"
-    assert page.locator("html").get_attribute("data-theme") == "dark"
-    assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(17, 20, 24)"
+    expect(page.locator("h1")).to_have_text("总览")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(page.locator("body")).to_have_css("background-color", "rgb(17, 20, 24)")
     page.get_by_label("主题").select_option("light")
-    assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(245, 246, 248)"
+    expect(page.locator("body")).to_have_css("background-color", "rgb(245, 246, 248)")
 
 
 def test_by_keyboard_alone(open_page: OpenPage, console_url: str) -> None:
     page = open_page(console_url)
     page.wait_for_selector(".live.ok")
     page.keyboard.press("Tab")
-    assert page.evaluate("() => document.activeElement.textContent") == "Skip to the content"
+    focused = page.locator(":focus")
+    expect(focused).to_have_text("Skip to the content")
     page.keyboard.press("Enter")
-    assert page.evaluate("() => document.activeElement.id") == "main"
+    expect(focused).to_have_id("main")
     page.keyboard.press("Tab")  # the first model's name
-    assert page.evaluate("() => document.activeElement.tagName") == "A"
+    expect(page.locator("a:focus")).to_be_visible()
     page.keyboard.press("Enter")
     page.wait_for_selector(".replicas")
     # A new page is read from its heading.
-    page.wait_for_function("() => document.activeElement.id === 'page-heading'")
+    expect(focused).to_have_id("page-heading")
     page.locator(".replicas .sort").nth(1).focus()
     page.keyboard.press("Enter")
-    assert page.locator(".replicas th[aria-sort=descending]").inner_text().replace("\n", " ").startswith("In flight")
+    shows(page.locator(".replicas th[aria-sort=descending]"), re.compile("^In flight"))
     page.locator(".segmented input:checked").first.focus()
-    assert page.evaluate("() => getComputedStyle(document.activeElement.parentElement).outlineStyle") == "solid"
+    expect(page.locator(":has(> :focus)")).to_have_css("outline-style", "solid")
 
 
 def test_the_menu_of_a_phone(open_page: OpenPage, console_url: str) -> None:
     page = open_page(console_url, size=PHONE)
     page.wait_for_selector(".live.ok")
     menu = page.get_by_role("button", name="Menu")
-    assert not page.get_by_role("link", name="Stats").is_visible()
+    expect(page.get_by_role("link", name="Stats")).not_to_be_visible()
     menu.click()
-    assert menu.get_attribute("aria-expanded") == "true"
+    expect(menu).to_have_attribute("aria-expanded", "true")
     page.get_by_role("link", name="Stats").click()
     page.wait_for_selector(".canvas canvas")
-    assert menu.get_attribute("aria-expanded") == "false"
+    expect(menu).to_have_attribute("aria-expanded", "false")

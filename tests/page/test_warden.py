@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from tests.page.conftest import DESKTOP, PHONE, OpenPage
+from tests.page.look import expect, shows, until_seen
 from tests.page.test_walk import Look, walk, walk_to_the_sign_in
 from tests.real.warden_process import TokenSums, WardenProcess, engine_counted, start_configured_warden
 from tests.waiting import PATIENCE_S
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 CONVERSATIONS, TURNS = 5, 4
 MODEL = "qwen3-4b"
-HISTORY_TICK_S = 25
-"""Two ticks of the history and a little."""
 CONFIGURATION = f"""
 [[models]]
 name = "{MODEL}"
@@ -91,7 +90,7 @@ def ask(url: str) -> Any:
 def test_every_page(open_page: OpenPage, house: House, shots: Path, looks: list[Look], size: tuple[int, int]) -> None:
     page = open_page(house.warden.console_url, lang=looks[0].lang, theme=looks[0].theme, size=size)
     walk(page, looks, shots, f"warden-{{}}-{{}}-{'desk' if size == DESKTOP else 'phone'}")
-    assert page.locator(".log").inner_text(), "the engine's own words"
+    expect(page.locator(".log")).not_to_be_empty()  # the engine's own words
 
 
 def test_the_sign_in(open_page: OpenPage, house: House, shots: Path, tmp_path: Path) -> None:
@@ -119,42 +118,38 @@ def column(page: Page, head: str) -> list[int]:
 def test_the_figures_are_the_engines_own_to_the_token(open_page: OpenPage, house: House) -> None:
     page = open_page(f"{house.warden.console_url}/#/requests", size=(1440, 2400))
     page.wait_for_function(f"() => document.querySelectorAll('.virtual tbody tr').length === {CONVERSATIONS * TURNS}")
-    shown = TokenSums(sum(column(page, "Prompt")), sum(column(page, "Cached")), sum(column(page, "Completion")))
-    assert shown == house.counted
-    assert shown.cached > 0
+    assert house.counted.cached > 0
+    until_seen(
+        page,
+        lambda: TokenSums(*(sum(column(page, head)) for head in ("Prompt", "Cached", "Completion"))),
+        lambda sums: sums == house.counted,
+    )
 
 
 def test_the_card_counts_what_was_routed(open_page: OpenPage, house: House) -> None:
     page = open_page(f"{house.warden.console_url}/#/models/{MODEL}")
-    page.wait_for_selector(".replicas tbody tr")
-    cells = [row.locator("td").all_inner_texts() for row in page.locator(".replicas tbody tr").all()]
-    routing = house.warden.routing()
-    assert [int(row[1]) for row in cells] == [replica["sticky"] for replica in routing["replicas"]]
-    assert [int(row[8]) for row in cells] == [replica["placed"] for replica in routing["replicas"]]
-    assert sum(int(row[1]) for row in cells) == CONVERSATIONS * (TURNS - 1)
+    replicas = house.warden.routing()["replicas"]
+    for nth, counter in ((2, "sticky"), (9, "placed")):
+        cells = page.locator(f".replicas tbody td:nth-of-type({nth})")
+        expect(cells).to_have_text([str(replica[counter]) for replica in replicas])
+    assert sum(replica["sticky"] for replica in replicas) == CONVERSATIONS * (TURNS - 1)
     shares = ask(f"{house.warden.console_url}/api/stats/cached?window=1h&model={MODEL}")
     assert house.counted.cached / house.counted.prompt == pytest.approx(shares["cached_ratio"])
-    labels = page.locator(".labels").inner_text()
-    assert all(
-        re.search(text, labels)
-        for text in ("Affinity on", r"Spill threshold 8 \(auto\)", r"Sticky 100\.0%", "In flight 0")
-    )
+    shows(page.locator(".labels"), "Affinity on", "Spill threshold 8 (auto)", "Sticky 100.0%", "In flight 0")
 
 
 def test_the_history_says_the_same(open_page: OpenPage, house: House) -> None:
     url = house.warden.console_url
     page = open_page(f"{url}/#/stats")
-    for _ in range(HISTORY_TICK_S):
+
+    def counted() -> TokenSums:
         totals = ask(f"{url}/api/stats/tokens?window=1h")["totals"]
-        counted = TokenSums(totals["cached"] + totals["computed"], totals["cached"], totals["completion"])
-        if counted == house.counted:
-            break
-        page.wait_for_timeout(1000)
-    assert counted == house.counted
+        return TokenSums(totals["cached"] + totals["computed"], totals["cached"], totals["completion"])
+
+    until_seen(page, counted, lambda sums: sums == house.counted)
     page.reload()
-    page.wait_for_selector(".canvas canvas")
     ratio = round(100 * house.counted.cached / house.counted.prompt)
-    assert page.locator(".chart-note").first.inner_text() == f"cached {ratio}% over the last hour"
+    expect(page.locator(".chart-note").first).to_have_text(f"cached {ratio}% over the last hour")
 
 
 def test_a_request_for_a_model_that_is_not_there_leaves_a_trace(open_page: OpenPage, house: House) -> None:
@@ -173,7 +168,7 @@ def test_the_waiting_room_is_set_on_the_page(open_page: OpenPage, house: House) 
     page = open_page(f"{house.warden.console_url}/#/models/{MODEL}")
     card = page.locator(".waiting-room")
     card.get_by_text("open: nobody is held").wait_for()
-    assert card.get_by_label("Automatic").is_checked()
+    expect(card.get_by_label("Automatic")).to_be_checked()
     card.get_by_label("Tail").check()
     longest = card.get_by_label("Longest wait (s)")
     longest.fill("60")
@@ -190,17 +185,11 @@ def test_the_waiting_room_is_set_on_the_page(open_page: OpenPage, house: House) 
 
 def test_a_conversation_is_explained(open_page: OpenPage, house: House) -> None:
     page = open_page(f"{house.warden.console_url}/#/conversations")
-    page.wait_for_selector(".virtual tbody a")
-    assert page.locator(".virtual tbody a").count() == CONVERSATIONS
+    expect(page.locator(".virtual tbody a")).to_have_count(CONVERSATIONS)
     page.locator(".virtual tbody a").first.click()
-    page.wait_for_selector(".turn")
-    why = page.locator(".turn-why").all_inner_texts()
-    assert len(why) == TURNS
-    assert all(
-        re.fullmatch(r"Stayed home: e0/\d had 0 in flight, not above the spill threshold 8\.", line)
-        for line in why[:-1]
-    )
-    assert re.match(r"New conversation: e0/\d was the least loaded of 4 \(score ", why[-1])
+    stayed = re.compile(r"^Stayed home: e0/\d had 0 in flight, not above the spill threshold 8\.\s*$")
+    placed = re.compile(r"^New conversation: e0/\d was the least loaded of 4 \(score ")
+    expect(page.locator(".turn-why")).to_have_text([*[stayed] * (TURNS - 1), placed])
 
 
 def test_affinity_is_switched_on_the_page(open_page: OpenPage, house: House) -> None:
