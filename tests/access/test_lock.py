@@ -55,3 +55,24 @@ def test_a_file_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()
     with pytest.raises(StorageError, match="lock: cannot be locked: Is a directory"):
         DataFolderLock(tmp_path, "--data-dir").acquire()
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_what_could_not_be_locked_is_not_left_open(tmp_path: Path, held: bool) -> None:
+    holder = DataFolderLock(tmp_path, "--data-dir")
+    if held:
+        holder.acquire()
+    else:
+        (tmp_path / "lock").mkdir()
+    before = next_descriptor()
+    with pytest.raises(StorageError):
+        DataFolderLock(tmp_path, "--data-dir").acquire()
+    assert next_descriptor() == before
+    holder.release()
+
+
+def next_descriptor() -> int:
+    """The number that the next file gets: the lowest that is free."""
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    os.close(descriptor)
+    return descriptor

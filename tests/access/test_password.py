@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from lmwarden.access.password import MOST_BYTES, PasswordError, PasswordFile
 
@@ -75,6 +76,17 @@ def test_a_file_that_cannot_be_used_leaves_the_last_good_password(path: Path) ->
         assert password.matches(PASSWORD)
     write(path, "another horse")
     assert password.refresh()
+
+
+def test_a_file_is_read_once_for_each_change(path: Path) -> None:
+    """It is looked at every few seconds: one that cannot be used is complained about once, and not each time."""
+    password = PasswordFile(path, PLACE)
+    with capture_logs() as logs:
+        for content in ("", "short"):
+            write(path, content)
+            for _ in range(3):
+                assert not password.refresh()
+    assert [entry["log_level"] for entry in logs] == ["error", "error"]
 
 
 @pytest.mark.parametrize(

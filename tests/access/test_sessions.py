@@ -78,3 +78,16 @@ def test_marks_are_ours_only(sessions: Sessions, now: Now) -> None:
         assert not sessions.is_mark(wrong)
     # The proof of a mark opens nothing else.
     assert not sessions.may_change(mark.partition(".")[0], mark.partition(".")[2])
+
+
+def test_twelve_hours_without_use_and_seven_days_in_any_case(sessions: Sessions, now: Now) -> None:
+    """What docs/security.md promises, in figures."""
+    token = sessions.begin()
+    for _ in range(14):
+        now.s += 12 * 3600
+        assert sessions.use(token)
+    now.s += 1
+    assert not sessions.use(token)
+    token = sessions.begin()
+    now.s += 12 * 3600 + 1
+    assert not sessions.use(token)

@@ -44,6 +44,16 @@ def test_a_guesser_is_stopped_and_goes_on_slowly(throttle: Throttle, now: Now) -
     assert guesses(throttle, "10.0.0.1") == TRIES
 
 
+def test_ten_at_once_then_four_a_minute(throttle: Throttle, now: Now) -> None:
+    """What docs/security.md promises, in figures."""
+    assert guesses(throttle, "10.0.0.1") == 10
+    let_through = 0
+    for _ in range(600):
+        now.s += 1.0
+        let_through += throttle.begin("10.0.0.1") == 0
+    assert let_through in (39, 40)
+
+
 def test_another_address_does_not_feel_it(throttle: Throttle) -> None:
     for _ in range(1000):
         throttle.begin("10.0.0.1")
@@ -86,6 +96,7 @@ def test_memory_is_bounded(throttle: Throttle, now: Now) -> None:
         assert throttle.begin(source) == 0
         throttle.succeeded(source)
     assert len(throttle._sources) == len(throttle._trusted) == MOST_SOURCES
+    assert next(reversed(throttle._sources)) == next(reversed(throttle._trusted)) == source, "the oldest went"
 
 
 def test_who_forgets_his_bucket_finds_the_shared_one(throttle: Throttle) -> None:

@@ -109,6 +109,7 @@ class TestSums:
         for seconds in (0.25, 0.25, 4.0):
             ledger.record(record(finished_at=NOW - 100, first_byte_s=seconds))
         ledger = again(ledger)
+        assert ask(ledger).totals.first_byte_counts == {}
         count_in_no_more(monkeypatch)
         ledger.record(record(finished_at=NOW - 100, first_byte_s=4.0))
         assert ask(ledger).totals.ok == 4
@@ -178,7 +179,7 @@ class TestMeans:
         made = again(ledger)
         means = at(ask(made, model="m"), 600).means
         assert (means.ready, means.busy, means.running, means.kv_used_ratio) == (2.0, 1.5, 1.5, 0.5)
-        assert (means.in_flight, means.conversations, means.held_tokens) == (6.0, 4.0, 2000.0)
+        assert (means.in_flight, means.conversations, means.held_tokens, means.waiting) == (6.0, 4.0, 2000.0, 4.0)
         assert at(ask(made, model="m", replica="e0/0"), 600).means.busy == 0.5
         made.stop()
 

@@ -66,6 +66,18 @@ def test_a_new_file_in_the_old_ones_place_is_read(ledger: Ledger, tmp_path: Path
     reader.close()
 
 
+def test_a_file_that_was_exchanged_between_two_questions_is_noticed(ledger: Ledger, tmp_path: Path) -> None:
+    write(ledger, 2)
+    assert ledger.reader.ask(count) == 2
+    ledger.stop()
+    reader = Reader(tmp_path / FILE)
+    assert reader.ask(count) == 2
+    (tmp_path / FILE).rename(tmp_path / "aside")
+    schema.connect(str(tmp_path / FILE), timeout_s=1.0).close()
+    assert reader.ask(count) == 0
+    reader.close()
+
+
 def test_a_mistake_in_a_question_ends_nothing(ledger: Ledger) -> None:
     with pytest.raises(ZeroDivisionError):
         ledger.reader.ask(lambda connection: 1 // 0)
@@ -91,5 +103,7 @@ def test_a_file_of_another_version_is_not_read(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(schema.LedgerError, match="it has schema 99, and this version reads"):
-        Reader(tmp_path / FILE).ask(count)
+    reader = Reader(tmp_path / FILE)
+    for _ in range(2):
+        with pytest.raises(schema.LedgerError, match="it has schema 99, and this version reads"):
+            reader.ask(count)

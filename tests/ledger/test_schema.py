@@ -8,6 +8,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -217,4 +218,7 @@ def test_a_row_has_plain_values_only() -> None:
     full = record(decision=Decision.SPILLED, prefix_change=PrefixChange.MOVED, retried=True, parent=b"p" * 16)
     row = schema.to_row(full)
     assert {type(value) for value in row} <= {int, float, str, bytes, type(None)}
-    assert schema.from_row(row) == full
+    found = schema.from_row(row)
+    assert found == full
+    types = [[type(value) for value in msgspec.structs.astuple(one)] for one in (found, full)]
+    assert types[0] == types[1], "a word, and not its text"

@@ -169,3 +169,12 @@ def test_for_one_that_needs_a_replica_to_itself_one_is_emptied() -> None:
     room.room.leave(next(iter(room.room)))
     room.room.enter(Waiter(2, RoutingRequest(conversation=key("x")), key("x"), 20_000, NOW - 60.0))
     assert [room.room._must_give_way(place, NOW) for place in room.places] == [True] * 5
+
+
+@pytest.mark.parametrize(("turns", "gives_way"), [(2, False), (3, True)])
+def test_a_place_is_kept_until_reading_it_again_is_a_small_part(turns: int, gives_way: bool) -> None:
+    """6 s of reading are a fifth of three turns of 10 s; until then it does not give way, however late a waiter is."""
+    room = Room(late_ratio=3.0)
+    room.room.learned.served(12_000, 6.0, 10.0, kept=False)
+    assert room.room.least_turns(12_000) == 3
+    assert room.gives_way(0, turns=turns) is gives_way

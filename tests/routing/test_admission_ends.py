@@ -14,7 +14,7 @@ def opened() -> tuple[Driver, Door]:
     """A router whose waiting room is not engaged."""
     driver = Driver(settings=RoutingSettings(admission="auto"))
     door = driver.router._door
-    assert door is not None and not door.engaged
+    assert door is not None and not door.thrash.engaged
     return driver, door
 
 
@@ -79,3 +79,49 @@ def test_a_turn_without_a_first_byte_says_nothing_about_reading() -> None:
     driver.router.finished(ticket, Outcome.OK, usage, driver.now + 5.0)
     driver.later(10.0)
     assert door.room.learned.reading_s(9_000) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.CLIENT_ERROR, Outcome.CANCELLED, Outcome.TIMEOUT])
+def test_only_a_turn_that_ended_well_teaches(outcome: Outcome) -> None:
+    """Even where the engine had counted something before it broke off."""
+    driver, door = opened()
+    for _ in range(20):
+        usage = Usage(prompt_tokens=9_000, cached_tokens=0, completion_tokens=10)
+        driver.router.finished(driver.offer("a", body_bytes=8_000), outcome, usage, driver.now)
+    driver.later(LOOK_S)
+    assert door.room.learned.output_tokens == 256
+    assert door.room.learned.tokens_per_byte == 0.25
+
+
+@pytest.mark.parametrize(("stay_away", "comes_back"), [(0, True), (60, False)])
+def test_ends_after_which_nobody_came_weigh_against_those_after_which_somebody_did(
+    stay_away: int, comes_back: bool
+) -> None:
+    driver, door = opened()
+    for _ in range(20):
+        driver.finish(driver.offer("a"), finish_reason="stop")
+        driver.later(1.0)
+    for number in range(stay_away):
+        driver.finish(driver.offer(f"once {number}"), finish_reason="stop")
+    assert door.room.learned.comes_back is comes_back
+
+
+def test_what_a_turn_adds_is_learned_from_turns_that_went_home() -> None:
+    driver, door = opened()
+    for prompt in (2_000, 2_600, 3_200):
+        driver.turn("a", prompt=prompt)
+    driver.later(LOOK_S)
+    assert door.room.learned.growth_tokens == pytest.approx(600)
+
+
+def test_a_turn_that_was_sent_again_took_as_long_as_the_second_time() -> None:
+    driver = Driver({"e0": 1, "e1": 1}, settings=RoutingSettings(admission="auto"))
+    door = driver.router._door
+    assert door is not None
+    ticket = driver.offer("a")
+    driver.now += 30.0
+    driver.fail(ticket)
+    driver.now += 2.0
+    driver.finish(ticket, prompt=4_000)
+    driver.later(LOOK_S)
+    assert door.room.learned.reading_s(4_000) == pytest.approx(2.0)

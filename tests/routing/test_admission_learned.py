@@ -189,3 +189,14 @@ def test_conversations_that_come_back_without_a_tool_call() -> None:
         learned.left_open()
     seen.append(learned.comes_back)
     assert seen == [False, True, False]
+
+
+def test_who_came_back_once_does_not_count_for_ever() -> None:
+    learned = Learned()
+    for _ in range(300):
+        learned.left_open()
+        learned.came_back()
+    assert learned.comes_back
+    for _ in range(60):
+        learned.left_open()
+    assert not learned.comes_back

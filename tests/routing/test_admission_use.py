@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.routing.driver import Driver
+from tests.routing.driver import Driver, key
 from tests.routing.test_door import BODY, Crowd
 
 from lmwarden.routing import admission_use
@@ -55,3 +55,29 @@ def test_of_many_idle_conversations_a_bounded_number_is_looked_at(monkeypatch: p
     assert len(door._use.idle(driver.now)) == 20
     monkeypatch.setattr(admission_use, "MOST_IDLE", 5)
     assert len(door._use.idle(driver.now)) == 5
+
+
+def test_only_who_is_idle_at_home_is_about_to_come() -> None:
+    driver = Driver(settings=RoutingSettings(admission="auto"))
+    door = driver.router._door
+    assert door is not None
+    for name in ("comes", "runs", "ended", "lost"):
+        ticket = driver.offer(name)
+        if name == "lost":
+            lost = driver.went[1]
+        driver.finish(ticket, finish_reason="stop" if name == "ended" else "tool_calls")
+    driver.offer("runs")
+    driver.up(lost, "boot2")
+    assert [found for found, _ in door._use.idle(driver.now)] == [key("comes")]
+
+
+def test_who_waits_is_demand_too() -> None:
+    crowd = Crowd()
+    crowd.everybody()
+    before = crowd.room
+    assert before.demand_ratio
+    for number in range(4):
+        crowd.tickets[f"new {number}"] = crowd.driver.offer(f"new {number}", body_bytes=BODY)
+    crowd.wait(1.0)
+    assert crowd.room.waiting == before.waiting + 4
+    assert crowd.room.demand_ratio == pytest.approx(before.demand_ratio * 16 / 12, rel=0.02)

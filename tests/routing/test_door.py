@@ -633,3 +633,35 @@ class TestFailing:
         assert crowd.driver.went[0] == Decision.SPILLED
         floors = crowd.driver.router._door.room.places.floors.values()  # type: ignore[union-attr]
         assert sum(floor.guest_tokens for floor in floors) > 0
+
+
+class TestAccounts:
+    """What stands in the room's books while somebody goes, and what is said of who does not."""
+
+    def test_who_is_let_in_reads_until_its_first_byte(self) -> None:
+        crowd = Crowd()
+        crowd.everybody()
+        crowd.turn("new")
+        while "new" not in crowd.running():
+            crowd.end(crowd.running()[0], finish_reason="stop")
+            crowd.names = [name for name in crowd.names if name in crowd.tickets] + ["new"]
+        floors = crowd.driver.router._door.room.places.floors  # type: ignore[union-attr]
+        floor = next(floor for replica, floor in floors.items() if replica.name == crowd.went_to("new"))
+        before = floor.reading_tokens
+        crowd.driver.router.first_byte(crowd.tickets["new"], crowd.driver.now)
+        assert before - floor.reading_tokens == pytest.approx(10_000, rel=0.1)
+
+    def test_who_waits_is_told_how_many_are_before_it(self) -> None:
+        crowd = Crowd()
+        crowd.everybody()
+        waiting = [name for name in crowd.names if name not in crowd.running()]
+        assert len(waiting) > 2
+        said = [crowd.driver.explain(crowd.tickets[name]).reason for name in waiting]
+        assert ["with 0 req" in said[0], "with 1 req" in said[1], "with 2 req" in said[2]] == [True] * 3
+
+    def test_the_next_deadline_is_never_after_the_end_of_a_conversations_life(self) -> None:
+        driver = Driver(settings=RoutingSettings(admission="auto"))
+        driver.turn("a")
+        dies_at = driver.now + RoutingSettings().live_s
+        driver.later(RoutingSettings().live_s - 0.1)
+        assert driver.router.next_deadline() == dies_at

@@ -158,6 +158,12 @@ class TestAgents:
     def test_only_with_a_claude_code_session(self) -> None:
         assert who(x_session_id=S1, x_claude_code_agent_id="a1").parent is None
 
+    def test_a_session_in_the_metadata_is_one_too(self) -> None:
+        body = {**HELLO, "metadata": {"user_id": json.dumps({"session_id": S1})}}
+        agent = who(body, x_claude_code_agent_id="a1")
+        assert agent.conversation == who(x_claude_code_session_id=S1, x_claude_code_agent_id="a1").conversation
+        assert agent.parent == who(body).conversation
+
     def test_codex_threads(self) -> None:
         main = who(session_id=S1, thread_id=S1)
         assert main == who(session_id=S1)
@@ -170,6 +176,7 @@ class TestAgents:
         orphan = who(session_id=S1, thread_id="thread-4")
         assert orphan.parent == main.conversation
         assert who(thread_id="thread-2").source == "opening"
+        assert who(x_session_id=S1, thread_id="thread-2") == who(x_session_id=S1), "only beside Codex's own session id"
 
 
 class TestAuxiliary:
@@ -242,3 +249,10 @@ def test_no_input_raises_and_the_same_input_is_the_same_conversation(
     assert found.derived == (found.opening is not None)
     computed = opening(fields, secret=SECRET, model="m")
     assert found.opening in (None, computed)
+
+
+def test_an_id_in_the_body_is_no_session_of_claude_code() -> None:
+    """So Claude Code's mark of a subagent says nothing beside it."""
+    body = {**HELLO, "prompt_cache_key": S1}
+    assert who(body, x_claude_code_agent_id="a1") == who(body)
+    assert who(body, x_claude_code_session_id=S1, x_claude_code_agent_id="a1") != who(body, x_claude_code_session_id=S1)

@@ -193,3 +193,18 @@ def test_two_megabytes_of_anything_are_hashed_without_a_walk_in_python(body: byt
     finally:
         sys.setprofile(None)
     assert calls < 1_000_000
+
+
+def test_a_plain_string_is_an_opening() -> None:
+    """``/v1/responses`` takes one instead of a list of items."""
+    texts = ["fix the bug", "fix the bug", "fix the other bug"]
+    first, same, other = (who({"model": "m", "input": text}) for text in texts)
+    assert first.conversation == same.conversation != other.conversation
+    assert first.derived
+
+
+def test_an_answer_before_the_first_question_does_not_count() -> None:
+    """A greeting, or what a client shortened."""
+    question = {"role": "user", "content": "first"}
+    greetings = [[], [{"role": "assistant", "content": "hi"}], [{"role": "assistant", "content": "good day"}]]
+    assert len({who({"messages": [*before, question]}).conversation for before in greetings}) == 1

@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from lmwarden.routing.placement import compare
 from lmwarden.routing.replicas import SUSPECT_MAX_S, Fleet
-from lmwarden.types import ReplicaId
+from lmwarden.types import ReplicaCapacity, ReplicaId, ReplicaSample
 
 
 def test_lookup() -> None:
@@ -80,3 +81,23 @@ def test_usable_besides_an_engine() -> None:
     second.up = False
     fleet.changed()
     assert fleet.usable(0.0, besides=first.engine) == (first,)
+
+
+def test_a_fleet_that_nobody_used_is_level() -> None:
+    """Nothing is held, warm or busy anywhere, however its replicas compare: only the ties decide."""
+    fleet = Fleet({"e0": 2, "e1": 1}, seed=0)
+    for replica in fleet:
+        replica.up, replica.capacity = True, ReplicaCapacity(kv_cache_tokens=10)
+    fleet.changed()
+    for seen in compare(fleet.ready, fleet, 0.0).frozen():
+        numbers = (seen.score, seen.in_flight, seen.warm, seen.conversations, seen.live_share, seen.held_ratio)
+        assert numbers == (0.0, 0, 0.0, 0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("kv_used_ratio", [None, -0.1, 1.1, math.nan])
+def test_a_kv_use_that_cannot_be_is_not_reported(kv_used_ratio: float | None) -> None:
+    fleet = Fleet({"e0": 1}, seed=0)
+    (replica,) = fleet
+    replica.sampled(ReplicaSample(taken_at=0.0, kv_used_ratio=0.9))
+    replica.sampled(ReplicaSample(taken_at=1.0, kv_used_ratio=kv_used_ratio))
+    assert (replica.kv_used_ratio, replica.kv_fresh_until) == (0.0, -math.inf)

@@ -619,3 +619,10 @@ def test_the_router_implements_the_contract() -> None:
     router.replica_up(ReplicaId("e0", 0), Driver().capacity, "b", 0.0)
     ticket, actions = router.offer(RoutingRequest(), 0.0)
     assert actions[0].ticket == ticket
+
+
+@pytest.mark.parametrize("reported", [{}, {"running": 0}, {"waiting": 0}, {"kv_used_ratio": 0.4}])
+def test_what_an_engine_does_not_report_counts_as_nothing(reported: dict[str, float]) -> None:
+    driver = Driver({"e0": 1, "e1": 1}, settings=RoutingSettings(affinity=False))
+    driver.sample("e0/0", **reported)
+    assert [driver.turn()[1] for _ in range(4)].count("e0/0") == 2

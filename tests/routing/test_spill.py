@@ -119,3 +119,22 @@ def test_explained_with_its_numbers() -> None:
     assert explanation.spill_threshold == 8
     assert len(explanation.candidates) == 3
     assert "9 in flight" in explanation.reason
+
+
+def test_a_new_home_is_not_left_for_an_old_second_home() -> None:
+    """In the band only whoever was spilled stays away, and it was not spilled since it has this home."""
+    driver = Driver()
+    home = driver.turn("a")[1]
+    busy = driver.hold(home, 9)
+    second = driver.turn("a")[1]
+    for ticket in busy:
+        driver.finish(ticket)
+    assert driver.turn("a") == ("sticky", home)
+    light = driver.hold(second, 3)
+    driver.drain(home)
+    decision, new = driver.turn("a")
+    assert (decision, new in (home, second)) == ("rehomed", False)
+    for ticket in light:
+        driver.finish(ticket)
+    driver.hold(new, 7)
+    assert driver.turn("a") == ("sticky", new)
