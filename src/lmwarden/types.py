@@ -124,7 +124,7 @@ class PinVerdict(StrEnum):
     """It served the request elsewhere: ranks are not named on that endpoint any more."""
 
 
-class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
     """A request as the router sees it: who is asking, and what is known of its size. No text."""
 
     conversation: ConversationKey | None = None
@@ -172,7 +172,7 @@ class Refuse(msgspec.Struct, frozen=True, gc=False):
 Action: TypeAlias = Dispatch | Refuse
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Token counts of one finished request as the engine reported them. None: not reported, which is not 0."""
 
     prompt_tokens: int | None = None
@@ -413,16 +413,16 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 class Grounds(msgspec.Struct, frozen=True, gc=False):
     """What a decision was made on, without the sentence: cheap enough to keep for every request."""
 
-    conversation: ConversationKey | None
+    conversation: ConversationKey | None = None
     """As the router keeps it: an id that several clients send is one conversation per opening."""
-    why: str
-    """A name of ``routing.explain.Why`` in lower case."""
-    home: str | None
+    why: str | None = None
+    """A name of ``routing.explain.Why`` in lower case; None, as all of it, of a request without a decision."""
+    home: str | None = None
     """Before the decision: ``e0/1``."""
-    home_in_flight: int | None
+    home_in_flight: int | None = None
     """Before this request."""
-    spill_threshold: int
-    candidates: Sequence[CandidateScore] | None
+    spill_threshold: int | None = None
+    candidates: Sequence[CandidateScore] | None = None
     """The least loaded of those that were compared; None: nothing was, or no conversation's turn was decided."""
 
 

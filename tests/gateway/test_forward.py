@@ -45,6 +45,18 @@ async def test_no_rank_where_none_was_chosen_or_there_is_only_one(ranks: int, re
     assert b"rank" not in b"".join(parts)
 
 
+async def test_a_head_that_repeats_goes_to_each_engine_and_rank_as_its_own() -> None:
+    single = ClientRequest(b"POST", False, onward=[b"X-A: 1\r\n"])
+    repeated = single.copied()
+    engines = [await pool(ranks=4), await pool(ranks=4, base_path="/other"), await pool()]
+    for turn, rank in enumerate([2, 2, 1, 1, 2, 0, 0, 2, 2, 2]):
+        engine = engines[turn % 5 % 3]
+        action = msgspec.structs.replace(HERE, replica=ReplicaId("e0", rank) if turn != 6 else None)
+        single.body = repeated.body = b"{}" + b" " * turn
+        parts = upstream_request(repeated, CHAT, engine, action, ())
+        assert parts == upstream_request(single, CHAT, engine, action, ())
+
+
 async def test_a_large_body_is_edited_without_a_copy() -> None:
     body = bytearray(b"{" + b" " * 100_000 + b"}")
     request = ClientRequest(b"POST", False, body=body)
@@ -55,7 +67,7 @@ async def test_a_large_body_is_edited_without_a_copy() -> None:
 
 
 def test_our_lines() -> None:
-    assert our_lines(b"X: y\r\n", None, 0.0) == b"X: y\r\nX-LMWarden-Wait-Ms: 0\r\n"
-    assert our_lines(b"", bytes(range(16)), 1.2345) == (
+    assert b"".join(our_lines(b"X: y\r\n", None, 0.0)) == b"X: y\r\nX-LMWarden-Wait-Ms: 0\r\n"
+    assert b"".join(our_lines(b"", bytes(range(16)), 1.2345)) == (
         b"X-LMWarden-Conversation: 00010203\r\nX-LMWarden-Wait-Ms: 1234\r\n"
     )

@@ -47,23 +47,23 @@ def test_a_head_is_recalled_with_its_credential(before: bytes, after: bytes, len
     head = HEAD % (before, 77, after)
     memory.keep(head, parsed(head))
     again = HEAD % (before, length, after)
-    recalled = memory.recall(memoryview(again + b"body"), LIMIT)
+    recalled = memory.recall(again + b"body", LIMIT)
     assert recalled is not None
     request, at = recalled
     assert (request.content_length, at) == (length, len(again))
     assert request.credential == parsed(again).credential
     assert request.key == parsed(again).key
     for other in (HEAD % (before, 1001, after), HEAD % (after, 77, before), again[:-1]):
-        assert memory.recall(memoryview(other), LIMIT) is None
+        assert memory.recall(other, LIMIT) is None
     memory.forget()
-    assert memory.recall(memoryview(again), LIMIT) is None
+    assert memory.recall(again, LIMIT) is None
 
 
 def test_a_head_with_the_request_of_another_is_not_kept() -> None:
     memory = HeadMemory()
     wrong = HEAD % (b"Authorization: Bearer wrong\r\n", 7, b"")
     memory.keep(wrong, parsed(HEAD % (KEY_A, 7, b"")))
-    assert memory.recall(memoryview(wrong), LIMIT) is None
+    assert memory.recall(wrong, LIMIT) is None
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_heads_that_are_judged_each_time(line: bytes) -> None:
     memory = HeadMemory()
     head = HEAD % (KEY_A, 7, line)
     memory.keep(head, parsed(head))
-    assert memory.recall(memoryview(head), LIMIT) is None
+    assert memory.recall(head, LIMIT) is None
 
 
 def test_who_never_repeats_is_not_remembered_for_ever() -> None:
@@ -83,5 +83,5 @@ def test_who_never_repeats_is_not_remembered_for_ever() -> None:
         head = HEAD % (KEY_A, 7, b"X: %d\r\n" % number)
         memory.keep(head, parsed(head))
     assert not memory.useful
-    assert memory.recall(memoryview(head), LIMIT) is not None
+    assert memory.recall(head, LIMIT) is not None
     assert memory.useful

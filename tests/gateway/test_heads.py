@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmwarden.gateway.heads import NameTable, bearer, read_request_lines, read_response_lines, status_line
+from lmwarden.gateway.heads import STATUS_LINES, NameTable, bearer, read_request_lines, read_response_lines
 
 
 def text(fragments: list[bytes]) -> bytes:
@@ -42,7 +42,7 @@ def test_connection_cannot_name_what_the_engine_needs() -> None:
 def test_response_lines() -> None:
     head = read_response_lines(
         [
-            (b"Content-Type", b"t"),
+            (b"Content-Type", b" Text/Plain "),
             (b"Content-Length", b"5"),
             (b"Server", b"uvicorn"),
             (b"Content-Encoding", b"gzip"),
@@ -50,12 +50,12 @@ def test_response_lines() -> None:
         ]
     )
     assert (head.content_type, head.content_length, head.transfer_encoding, head.content_encoding) == (
-        b"t",
+        b"text/plain",
         b"5",
         None,
         b"gzip",
     )
-    assert text(head.onward) == b"Content-Type: t\r\nServer: uvicorn\r\nContent-Encoding: gzip\r\n"
+    assert text(head.onward) == b"Content-Type:  Text/Plain \r\nServer: uvicorn\r\nContent-Encoding: gzip\r\n"
     assert read_response_lines([(b"Transfer-Encoding", b"chunked")]).transfer_encoding == b"chunked"
 
 
@@ -84,6 +84,6 @@ def test_bearer(value: bytes, credential: bytes | None) -> None:
 
 
 def test_status_lines() -> None:
-    assert status_line(200) == b"HTTP/1.1 200 OK\r\n"
-    assert status_line(529) == b"HTTP/1.1 529 Overloaded\r\n"
-    assert status_line(299).startswith(b"HTTP/1.1 299 ")
+    assert STATUS_LINES[200] == b"HTTP/1.1 200 OK\r\n"
+    assert STATUS_LINES[529] == b"HTTP/1.1 529 Overloaded\r\n"
+    assert STATUS_LINES[299].startswith(b"HTTP/1.1 299 ")

@@ -35,7 +35,7 @@ def test_choose_framing(
 ) -> None:
     lines = ResponseLines([], content_length=length, transfer_encoding=encoding)
     assert choose_framing(lines, status=status, http10=http10, filtered=filtered) is framing
-    head = client_head(status, lines, framing, b"X-Ours: 1\r\n", close=http10)
+    head = client_head(status, lines, framing, (b"X-Ours: ", b"1\r\n"), close=http10)
     fields = head.split(b"\r\n")[1:]
     framings = [line for line in fields if line.lower().startswith((b"content-length", b"transfer-encoding"))]
     assert len(framings) == (0 if framing is Framing.PLAIN or status == 204 else 1)

@@ -50,7 +50,7 @@ class LoneReader(RequestReader):
         super().__init__(judge)
         self.transport = cast(Any, Transport())
 
-    def request_queued(self) -> None: ...
+    def queue_full(self) -> None: ...
 
     def continue_wanted(self) -> None: ...
 
@@ -161,6 +161,30 @@ def test_each_request_is_read_as_if_it_came_alone(
     assert [outcome(read) for read in reader.requests] == expected
     reader.forget_input()
     assert judge.budget.held_bytes == 0
+
+
+TINY_CHUNKS = ask(b"/v1/messages", b"", b"Transfer-Encoding: chunked", *KEYS[1]) + b"1\r\nx\r\n" * 30_000 + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        ask(b"/v1/messages", b"y" * 70_000),  # refused, and dropped
+        ask(b"/v1/messages", b"y" * 70_000, *KEYS[1], chunked=True),
+        TINY_CHUNKS.replace(b"Content-Length: 0\r\n", b""),
+    ],
+    ids=["refused", "chunked", "tiny-chunks"],
+)
+@pytest.mark.parametrize("part", [1, 20, 60])
+def test_a_head_is_not_charged_for_the_body_before_it(first: bytes, part: int) -> None:
+    second = ask(b"/v1/messages", b"{}", *KEYS[1])
+    read_bytes = len(OneJudge().read_buffer)
+    cut = len(first) + part
+    reader = LoneReader(OneJudge())
+    reader.give(first[: cut - read_bytes])
+    reader.give((first + second)[cut - read_bytes : cut])  # the rest of a body and a part of a head, in one read
+    reader.give(second[part:])
+    assert [outcome(read) for read in reader.requests] == [outcome(alone(one)) for one in (first, second)]
 
 
 async def test_an_offer_to_upgrade_between_two_heads_opens_nothing(make_scene: SceneMaker) -> None:

@@ -161,7 +161,7 @@ def test_a_body_in_many_pieces_and_one_that_is_too_long() -> None:
     ("arguments", "kind"),
     [
         ((Tap.CHAT, 200, b"text/event-stream; charset=utf-8", b""), ChatTap),
-        ((Tap.MESSAGES, 200, b" Text/Event-Stream", b"identity"), MessagesTap),
+        ((Tap.MESSAGES, 200, b"text/event-stream", b"identity"), MessagesTap),
         ((Tap.RESPONSES, 200, b"text/event-stream", b""), ResponsesTap),
         ((Tap.CHAT, 200, b"application/json", b""), BodyTap),
         ((Tap.CHAT, 400, b"application/json", b""), NoTap),

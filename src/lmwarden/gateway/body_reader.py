@@ -27,6 +27,7 @@ class BodyReader(ReaderEvents):
 
     __slots__ = (
         "_body",
+        "_body_bytes",
         "_budget",
         "_direct",
         "_framing_bytes",
@@ -49,6 +50,8 @@ class BodyReader(ReaderEvents):
         self._body: bytes | bytearray = b""
         self._direct: IncomingBody | None = None
         """A body that is being read straight into its own buffer."""
+        self._body_bytes = 0
+        """Of this read, as far as the parser was given it."""
         self._framing_bytes = 0
         """Bytes that have come in a chunked body's reads, its pieces included."""
         self._progress_bytes = 0
@@ -82,6 +85,7 @@ class BodyReader(ReaderEvents):
 
     def on_body(self, piece: bytes) -> None:
         """A piece of a body."""
+        self._body_bytes += len(piece)
         request = self._reading
         if request is None or request.problem is not None:
             return
@@ -99,11 +103,11 @@ class BodyReader(ReaderEvents):
         elif not within and len(self._body) != request.content_length:
             self._wait_for_budget()
 
-    def _body_follows(self, request: ClientRequest, data: memoryview) -> memoryview:
+    def _body_follows(self, request: ClientRequest, data: bytes) -> bytes:
         """``data`` begins with the body of the request whose head was just read; returns what is left."""
         length = request.content_length
         assert length is not None
-        have = bytes(data[:length])
+        have = data[:length]
         self._budget.take(len(have))
         if len(have) == length:
             self._complete(have)

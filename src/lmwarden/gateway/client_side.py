@@ -165,11 +165,10 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
 
     # -- the reader's calls ---------------------------------------------------------------------------------
 
-    def request_queued(self) -> None:
-        """See ``RequestReader``: a full queue pauses reading."""
-        if len(self.requests) >= self._plane.settings.max_pipelined and not self.discarding:
-            self._paused_for_queue = True
-            self.transport.pause_reading()
+    def queue_full(self) -> None:
+        """See ``RequestReader``: reading pauses."""
+        self._paused_for_queue = True
+        self.transport.pause_reading()
 
     def continue_wanted(self) -> None:
         """See ``RequestReader``: a 100 must not come between two parts of an earlier answer."""

@@ -112,13 +112,14 @@ class ModelCounters:
             self.first_byte_sum_s += first_byte_s
         if usage is None:
             return
-        if usage.prompt_tokens is not None:
+        prompt, cached = usage.prompt_tokens, usage.cached_tokens
+        if prompt is not None:
             self.usage_rows += 1
-            cached = usage.cached_tokens or 0
+            if cached is None:
+                cached = 0
+                self.prompt_tokens_unknown += prompt
             self.prompt_tokens_cached += cached
-            self.prompt_tokens_computed += usage.prompt_tokens - cached
-            if usage.cached_tokens is None:
-                self.prompt_tokens_unknown += usage.prompt_tokens
+            self.prompt_tokens_computed += prompt - cached
         if usage.completion_tokens is not None:
             self.completion_tokens += usage.completion_tokens
 

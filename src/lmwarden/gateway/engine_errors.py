@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -54,7 +55,7 @@ class HeldError(Relay, eq=False, gc=False, kw_only=True):
     lines: ResponseLines
     """The engine's head."""
     api: Api
-    ours: bytes
+    ours: Sequence[bytes]
     """Our header lines."""
     close: bool
     _held: bytearray | None = msgspec.field(default_factory=bytearray)

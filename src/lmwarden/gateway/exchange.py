@@ -41,7 +41,7 @@ from lmwarden.gateway.exchange_books import NOWHERE, ExchangeBooks, ExchangeHost
 from lmwarden.gateway.forward import our_lines, upstream_request
 from lmwarden.gateway.heads import ResponseLines
 from lmwarden.gateway.pool import EnginePool
-from lmwarden.gateway.relay import PLAIN, RAW, Relay, client_head, relay_for
+from lmwarden.gateway.relay import PLAIN, RAW, client_head, relay_for
 from lmwarden.gateway.request import ClientRequest
 from lmwarden.gateway.routes import Api, Route, Tap
 from lmwarden.gateway.serving import ModelService
@@ -231,14 +231,11 @@ class Exchange(ExchangeBooks):
             return held.piece
         return relay.tap.feed if relay.framing is RAW else relay.piece
 
-    def response_read(self, raw: bytes, complete: bool) -> None:
+    def response_read(self, raw: bytes) -> None:
         """See ``UpstreamUser``."""
         self._quiet = 0
         relay = self._relay
         assert relay is not None
-        if complete:
-            self._complete(relay, raw)
-            return
         out = relay.read(raw)
         if self._held_head is not None:
             if not raw or (not out and self._status >= 400):
@@ -248,6 +245,38 @@ class Exchange(ExchangeBooks):
             self._held_head = None
         if out:
             self._client.write(out)
+
+    def response_complete(self, raw: bytes) -> None:
+        """See ``UpstreamUser``: the engine's framing says that this is all."""
+        relay = self._relay
+        assert relay is not None
+        self._connection = None
+        try:
+            problem = None if relay.tap.clean_end() else envelope.ENGINE_BROKE
+        except EngineAbortedError:
+            problem = envelope.ENGINE_ABORTED
+        if problem is not None:
+            if self._first_byte_at is not None:
+                self._cut(Outcome.FAILED)
+            elif problem is envelope.ENGINE_BROKE and not raw and self._sends < _MAX_SENDS:
+                self._suspect()  # its end was that of the connection
+            else:
+                self._answer(problem, Outcome.FAILED)
+            return
+        now = self._host.clock()
+        out = relay.end(raw)
+        if self._held_head is not None:
+            self._first_byte(now)
+            out = self._held_head + out
+            self._held_head = None
+        if out:
+            self._client.write(out)
+        status = self._status
+        outcome = _OK if status < 400 else Outcome.CLIENT_ERROR
+        if status >= 500 or relay.tap.failed:
+            outcome = Outcome.FAILED
+        self._end(outcome, status, now)
+        self._client.done(close=self._request.close)
 
     def upstream_lost(self, connection: UpstreamConnection) -> None:
         """See ``UpstreamUser``."""
@@ -349,36 +378,6 @@ class Exchange(ExchangeBooks):
         if self.streamed:
             self.edits = ()
             self._client.stream_begins()
-
-    def _complete(self, relay: Relay, raw: bytes) -> None:
-        """The engine's framing says that this is all."""
-        self._connection = None
-        try:
-            problem = None if relay.tap.clean_end() else envelope.ENGINE_BROKE
-        except EngineAbortedError:
-            problem = envelope.ENGINE_ABORTED
-        if problem is not None:
-            if self._first_byte_at is not None:
-                self._cut(Outcome.FAILED)
-            elif problem is envelope.ENGINE_BROKE and not raw and self._sends < _MAX_SENDS:
-                self._suspect()  # its end was that of the connection
-            else:
-                self._answer(problem, Outcome.FAILED)
-            return
-        now = self._host.clock()
-        out = relay.end(raw)
-        if self._held_head is not None:
-            self._first_byte(now)
-            out = self._held_head + out
-            self._held_head = None
-        if out:
-            self._client.write(out)
-        status = self._status
-        outcome = _OK if status < 400 else Outcome.CLIENT_ERROR
-        if status >= 500 or relay.tap.failed:
-            outcome = Outcome.FAILED
-        self._end(outcome, status, now)
-        self._client.done(close=self._request.close)
 
     def _suspect(self) -> None:
         """The engine broke off with no byte to the client: is it dead?"""

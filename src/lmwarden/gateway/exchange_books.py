@@ -21,7 +21,6 @@ from lmwarden.gateway.settings import GatewaySettings, RequestLog
 from lmwarden.routing.fields import RequestFields
 from lmwarden.types import (
     Clock,
-    ConversationKey,
     Dispatch,
     Grounds,
     Outcome,
@@ -33,6 +32,9 @@ from lmwarden.types import (
 
 _CANCELLED: Final = Outcome.CANCELLED
 _NO_USAGE: Final = Usage()
+_NO_GROUNDS: Final = Grounds()
+_NO_PREFIX: Final = (None, None, None)
+"""Change, shared ratio and recomputed tokens of a prompt that nobody looked at."""
 NOWHERE: Final = (None, b"")
 """The destination of a request that was not dispatched."""
 
@@ -153,24 +155,12 @@ class ExchangeBooks:
             self._job = watch.sent(
                 fields,
                 routing.body_bytes,
-                key=self._conversation(),
+                key=routing.conversation if self._grounds is None else self._grounds.conversation,
                 parent=routing.parent,
                 auxiliary=routing.auxiliary,
                 compacted=b"x-claude-code-context-compacted" in self._request.first,
                 sent_at=self._dispatched_at,
             )
-
-    def _conversation(self) -> ConversationKey | None:
-        """As the router keeps it."""
-        return self._routing.conversation if self._grounds is None else self._grounds.conversation
-
-    def _prefix(self, usage: Usage, now: float) -> tuple[PrefixChange | None, float | None, int | None]:
-        """What became of its conversation's prefix: change, shared ratio, recomputed tokens."""
-        job, action, watch = self._job, self._action, self._host.prefixes
-        if job is None or action is None or watch is None:
-            return None, None, None
-        replica = self._destination[0] if action.replica is not None else None
-        return watch.ended(job, action, replica, self.service.runs, usage, now)
 
     def _release_body(self) -> None:
         request = self._request
@@ -180,6 +170,7 @@ class ExchangeBooks:
             self._host.budget.give_back(size)
         request.onward = ()
         request.first = NO_HEADERS
+        request.credential = None
         request.notes = None
 
     def _end(self, outcome: Outcome, status: int, now: float) -> None:
@@ -201,15 +192,20 @@ class ExchangeBooks:
                 service.driver.finished(self._ticket, outcome, usage, now)
             if action is None:
                 self._has_waited(now)
-        first_byte_s = None if self._first_byte_at is None else self._first_byte_at - self._offered_at
-        decision = action.decision if action is not None else None
-        service.counters.ended(decision, outcome, first_byte_s, usage)
+        first_byte_s = None
         if self._first_byte_at is None:
             self._release_body()
+        else:
+            first_byte_s = self._first_byte_at - self._offered_at
+        decision = action.decision if action is not None else None
+        service.counters.ended(decision, outcome, first_byte_s, usage)
         request = self._request
         usage = usage if usage is not None else _NO_USAGE
-        grounds = self._grounds
-        change, shared_ratio, recomputed_tokens = self._prefix(usage, now)
+        grounds = self._grounds or _NO_GROUNDS
+        prefix: tuple[PrefixChange | None, float | None, int | None] = _NO_PREFIX
+        if self._job is not None and action is not None and host.prefixes is not None:
+            replica = self._destination[0] if action.replica is not None else None
+            prefix = host.prefixes.ended(self._job, action, replica, service.runs, usage, now)
         host.request_log.record(
             RequestRecord(  # in the order of its fields: so many names would cost more than all the rest of it
                 time.time(),
@@ -231,18 +227,18 @@ class ExchangeBooks:
                 usage.cached_tokens,
                 usage.completion_tokens,
                 usage.finish_reason,
-                self._conversation(),
+                routing.conversation if grounds is _NO_GROUNDS else grounds.conversation,
                 routing.parent,
                 self._asked_by,
                 self._kind,
                 routing.body_bytes,
-                None if grounds is None else grounds.why,
-                None if grounds is None else grounds.home,
-                None if grounds is None else grounds.home_in_flight,
-                None if grounds is None else grounds.spill_threshold,
-                None if grounds is None else grounds.candidates,
-                change,
-                shared_ratio,
-                recomputed_tokens,
+                grounds.why,
+                grounds.home,
+                grounds.home_in_flight,
+                grounds.spill_threshold,
+                grounds.candidates,
+                prefix[0],
+                prefix[1],
+                prefix[2],
             )
         )

@@ -253,14 +253,15 @@ class Gateway:
     def begin(self, connection: ClientConnection, request: ClientRequest) -> None:
         """Answer a complete request, now or later."""
         route, problem = request.route, request.problem
-        if problem is None and self.draining and (route is None or route.local is None):
-            problem = envelope.DRAINING
-            request.close = True
-        if problem is None and route is not None:
+        if problem is None:
+            assert route is not None  # else it had one
             if route.local is not None:
                 self._answer_locally(connection, request, route.local)
                 return
-            if request.coding:
+            if self.draining:
+                problem = envelope.DRAINING
+                request.close = True
+            elif request.coding:
                 if not self._decoding.decode(connection, request):
                     return
                 problem = request.problem

@@ -10,9 +10,6 @@ from __future__ import annotations
 from lmwarden.gateway.known_heads import MAX_MISSES, KnownHead, remember
 from lmwarden.gateway.request import ClientRequest, with_length
 
-_LONGEST_LENGTH_LINE = 16
-"""Room for other digits."""
-
 
 class HeadMemory:
     """One head."""
@@ -30,13 +27,12 @@ class HeadMemory:
         """False: this client does not repeat itself."""
         return self._misses < MAX_MISSES
 
-    def recall(self, data: memoryview, max_body_bytes: int) -> tuple[ClientRequest, int] | None:
+    def recall(self, data: bytes, max_body_bytes: int) -> tuple[ClientRequest, int] | None:
         """The request at the beginning of ``data`` and where its body begins; None: its head is not known."""
         known, request = self._known, self._request
         if known is None or request is None:
             return None
-        text = bytes(data[: len(known.before) + len(known.after) + _LONGEST_LENGTH_LINE])
-        found = known.match(text)
+        found = known.match(data)
         if found is None or found[0] > max_body_bytes:
             return None
         self._misses = 0

@@ -138,6 +138,7 @@ class ResponseLines(msgspec.Struct, gc=False):
     onward: list[bytes]
     """The text that goes to the client, in fragments."""
     content_type: bytes = b""
+    """In lower case, without white space around it."""
     content_encoding: bytes = b""
     content_length: bytes | None = None
     transfer_encoding: bytes | None = None
@@ -158,7 +159,7 @@ def read_response_lines(lines: Lines) -> ResponseLines:
             onward += (name, b": ", value, b"\r\n")
         if lower in _LOOKED_AT:
             if lower == b"content-type":
-                head.content_type = value
+                head.content_type = value.strip().lower()
             elif lower == b"content-length":
                 head.content_length = value
             elif lower == b"transfer-encoding":
@@ -184,13 +185,14 @@ def decoded_lines(head: ResponseLines) -> ResponseLines:
 _LOOKED_AT = frozenset((b"content-type", b"content-length", b"transfer-encoding", b"content-encoding", b"connection"))
 
 
-def status_line(status: int) -> bytes:
-    """``HTTP/1.1 200 OK`` with its line end."""
-    line = _STATUS_LINES.get(status)
-    return line if line is not None else b"HTTP/1.1 %d Status\r\n" % status
+class _StatusLines(dict[int, bytes]):
+    """``HTTP/1.1 200 OK`` with its line end, by status."""
+
+    def __missing__(self, status: int) -> bytes:
+        return b"HTTP/1.1 %d Status\r\n" % status
 
 
-_STATUS_LINES = {status: b"HTTP/1.1 %d %b\r\n" % (status, phrase) for status, phrase in REASON_PHRASES.items()}
+STATUS_LINES = _StatusLines({named[0]: b"HTTP/1.1 %d %b\r\n" % named for named in REASON_PHRASES.items()})
 
 
 def bearer(value: bytes) -> bytes | None:

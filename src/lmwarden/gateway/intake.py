@@ -122,18 +122,18 @@ def routing_request(
         found = opening(fields, secret=served.identity_secret, model=served.name)
         resumed = is_resumed(fields)
     limit = fields.max_tokens or fields.max_completion_tokens or fields.max_output_tokens
-    return RoutingRequest(
-        conversation=conversation,
-        parent=identity.parent,
-        derived=identity.derived,
-        opening=found,
-        resumed=resumed,
-        auxiliary=identity.auxiliary,
-        pin=pin,
-        pinnable=pinnable,
-        engine=engine,
-        body_bytes=len(request.body),
-        max_output_tokens=_integer(bytes(limit)) if limit else None,
+    return RoutingRequest(  # in the order of its fields, as a row is
+        conversation,
+        identity.parent,
+        identity.derived,
+        found,
+        resumed,
+        identity.auxiliary,
+        pin,
+        pinnable,
+        engine,
+        len(request.body),
+        _integer(bytes(limit)) if limit else None,
     )
 
 

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from lmwarden.gateway.prefix_segments import SYSTEM, SYSTEM_TURN, TOOL, TURN, Segments
 from lmwarden.types import Decision, PrefixChange, Usage
 
@@ -47,7 +49,7 @@ class Finding(NamedTuple):
     """What the new prompt has beyond the previous one holds a system turn."""
 
 
-class LastTurn(NamedTuple):
+class LastTurn(msgspec.Struct, frozen=True, gc=False):
     """Where a conversation's last counted turn was."""
 
     replica: str | None
@@ -130,8 +132,9 @@ def conclude(
         change = PrefixChange.FIRST  # a fork: it carries answers, but this conversation is new
     if last is None or usage.cached_tokens is None or usage.prompt_tokens is None or change is PrefixChange.FIRST:
         return change, None
-    repeatable = min(last.prompt_tokens, usage.prompt_tokens)
-    recomputed = max(0, repeatable - usage.cached_tokens)
+    prompt, before = usage.prompt_tokens, last.prompt_tokens
+    repeatable = before if before < prompt else prompt  # no min and max: every request comes here
+    recomputed = repeatable - usage.cached_tokens if repeatable > usage.cached_tokens else 0
     if finding is None or change is not PrefixChange.EXTENDS:
         return change, recomputed
     if recomputed <= max(_SLACK_TOKENS, _SLACK_RATIO * repeatable):

@@ -54,49 +54,25 @@ _PATIENCE_RATIO = 4.0
 """Whoever wakes late has waited for a busy data loop, and leaves it alone for so many times as long."""
 
 
-class PrefixJob:
+class PrefixJob(msgspec.Struct, eq=False, gc=False):
     """One request that is looked at."""
 
-    __slots__ = (
-        "blocks",
-        "compacted",
-        "compared",
-        "fields",
-        "finding",
-        "key",
-        "number",
-        "parent",
-        "sent_at",
-        "size_bytes",
-    )
-
-    def __init__(
-        self,
-        fields: RequestFields,
-        size_bytes: int,
-        key: ConversationKey | None,
-        parent: ConversationKey | None,
-        sent_at: float,
-        number: int,
-        compared: bool,
-        compacted: bool,
-    ) -> None:
-        self.fields: RequestFields | None = fields
-        """Until it was looked at."""
-        self.size_bytes = size_bytes
-        self.key = key
-        """Of the conversation whose turn it is; None: of none."""
-        self.parent = parent
-        self.sent_at = sent_at
-        self.number = number
-        """No other job has it."""
-        self.compared = compared
-        """With the conversation's previous prompt; else it is only recorded."""
-        self.compacted = compacted
-        self.finding: Finding | None = None
-        """Set by the worker."""
-        self.blocks: BlockHasher | None = None
-        """Of a recording; None also where the prompt could not be read."""
+    fields: RequestFields | None
+    """Until it was looked at."""
+    size_bytes: int
+    key: ConversationKey | None
+    """Of the conversation whose turn it is; None: of none."""
+    parent: ConversationKey | None
+    sent_at: float
+    number: int
+    """No other job has it."""
+    compared: bool
+    """With the conversation's previous prompt; else it is only recorded."""
+    compacted: bool
+    finding: Finding | None = None
+    """Set by the worker."""
+    blocks: BlockHasher | None = None
+    """Of a recording; None also where the prompt could not be read."""
 
 
 class _End(msgspec.Struct, frozen=True, gc=False):
@@ -203,17 +179,16 @@ class PrefixWatch:
             return None
         if fields.previous_response_id and fields.previous_response_id != NULL:
             return None  # the engine adds what came before: the body is not the prompt
-        queued_bytes = self._put_bytes - self._done_bytes
+        number, put_bytes = self._put + 1, self._put_bytes + size_bytes
         if (
             size_bytes > MOST_BODY_BYTES
-            or self._put - self._done >= MOST_QUEUED
-            or queued_bytes + size_bytes > MOST_QUEUED_BYTES
+            or number - self._done > MOST_QUEUED
+            or put_bytes - self._done_bytes > MOST_QUEUED_BYTES
         ):
             self.dropped += 1
             return None
-        self._put += 1
-        job = PrefixJob(fields, size_bytes, key, parent, sent_at, self._put, compared, compacted)
-        self._put_bytes += size_bytes
+        self._put, self._put_bytes = number, put_bytes
+        job = PrefixJob(fields, size_bytes, key, parent, sent_at, number, compared, compacted)
         self._queue.append(job)
         return job
 
@@ -245,15 +220,16 @@ class PrefixWatch:
         key, finding = job.key, job.finding
         if key is None or not job.compared:
             return None, None, None
-        last = self._turns.pop(key, None)
-        restarted = last is not None and runs.get(last.engine, 0) != last.run
+        turns = self._turns
+        last, restarted = turns.get(key), False
+        if last is not None:
+            turns.move_to_end(key)
+            restarted = runs.get(last.engine, 0) != last.run
         change, recomputed = conclude(finding, last, replica, action.decision, usage, restarted=restarted)
         if usage.prompt_tokens is not None:
-            last = LastTurn(replica, action.engine, runs.get(action.engine, 0), usage.prompt_tokens)
-        if last is not None:
-            self._turns[key] = last
-            if len(self._turns) > self._most_conversations:
-                self._turns.popitem(last=False)
+            turns[key] = LastTurn(replica, action.engine, runs.get(action.engine, 0), usage.prompt_tokens)
+            if len(turns) > self._most_conversations:
+                turns.popitem(last=False)
         return change, None if finding is None else finding.shared_ratio, recomputed
 
     # -- the worker -----------------------------------------------------------------------------------------

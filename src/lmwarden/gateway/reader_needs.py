@@ -35,8 +35,8 @@ class ReaderEvents:
         """There is room for request bodies again."""
         raise RuntimeError("a reader is one half of a connection")
 
-    def request_queued(self) -> None:
-        """A request was added to ``requests``."""
+    def queue_full(self) -> None:
+        """``requests`` holds as many as it may."""
         raise RuntimeError("a reader is one half of a connection")
 
     def continue_wanted(self) -> None:

@@ -15,7 +15,7 @@ and so does a stream from which an event is to be withheld. An unknown coding is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final
 
@@ -23,7 +23,7 @@ import msgspec
 
 from lmwarden.gateway.coded_tap import CodedTap, accepts
 from lmwarden.gateway.codings import Decoder, coding_of
-from lmwarden.gateway.heads import ResponseLines, decoded_lines, status_line
+from lmwarden.gateway.heads import STATUS_LINES, ResponseLines, decoded_lines
 from lmwarden.gateway.routes import Tap
 from lmwarden.gateway.sse_filter import UsageEventFilter
 from lmwarden.gateway.stream_taps import ChatTap
@@ -152,6 +152,8 @@ def relay_for(
     tap = tap_for(kind, status, lines)
     if response_made is not None and isinstance(tap, Counts):
         tap.response_made = response_made
+    if not lines.content_encoding and not usage_hidden:
+        return Relay(choose_framing(lines, status=status, http10=http10, filtered=False), tap), lines
     usage_filter = UsageEventFilter() if usage_hidden and type(tap) is ChatTap else None
     decoding = None
     if lines.content_encoding and status not in _NO_BODY:
@@ -182,14 +184,13 @@ def choose_framing(lines: ResponseLines, *, status: int, http10: bool, filtered:
     return RAW
 
 
-def client_head(status: int, lines: ResponseLines, framing: Framing, ours: bytes, *, close: bool) -> bytes:
-    """The response head for the client. ``ours`` is whole header lines."""
-    framed_by = b""
-    if framing is CHUNKED:
-        framed_by = _CHUNKED_LINE
-    elif framing is RAW:
-        if lines.content_length is not None:
-            framed_by = b"Content-Length: %b\r\n" % lines.content_length
-        elif lines.transfer_encoding is not None:
-            framed_by = _CHUNKED_LINE
-    return b"".join((status_line(status), *lines.onward, framed_by, ours, _CLOSE_AND_END if close else _CRLF))
+def client_head(status: int, lines: ResponseLines, framing: Framing, ours: Sequence[bytes], *, close: bool) -> bytes:
+    """The response head for the client. ``ours`` is whole header lines, in fragments."""
+    fragments = [STATUS_LINES[status], *lines.onward]
+    if framing is RAW and lines.content_length is not None:
+        fragments += (b"Content-Length: ", lines.content_length, _CRLF)
+    elif framing is CHUNKED or (framing is RAW and lines.transfer_encoding is not None):
+        fragments.append(_CHUNKED_LINE)
+    fragments += ours
+    fragments.append(_CLOSE_AND_END if close else _CRLF)
+    return b"".join(fragments)

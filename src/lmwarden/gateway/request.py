@@ -20,6 +20,7 @@ from lmwarden.gateway.client_kind import client_of
 from lmwarden.gateway.codings import coding_of
 from lmwarden.gateway.envelope import Problem
 from lmwarden.gateway.heads import Lines, bearer, read_request_lines
+from lmwarden.gateway.pool import EnginePool
 from lmwarden.gateway.routes import ROUTES, Api, Route, api_of, authority_of, find_route, split_target
 from lmwarden.gateway.settings import Authenticator
 from lmwarden.routing.identity import Asker
@@ -43,7 +44,7 @@ def body_limit(request: ClientRequest, max_body_bytes: int) -> int:
 class HeadNotes:
     """What was worked out from a head, for the requests that repeat it."""
 
-    __slots__ = ("asker", "client", "key", "model")
+    __slots__ = ("asker", "client", "engine_head", "key", "model", "pool", "rank_line")
 
     def __init__(self, client: str | None) -> None:
         self.client = client
@@ -52,6 +53,12 @@ class HeadNotes:
         """Of a request with this head for ``model`` by ``key``."""
         self.model = ""
         self.key: KeyIdentity | None = None
+        self.engine_head = b""
+        """As it last went to an engine, up to the digits of its Content-Length ..."""
+        self.pool: EnginePool | None = None
+        """... by this pool ..."""
+        self.rank_line = b""
+        """... with this line."""
 
 
 class ClientRequest(msgspec.Struct, eq=False):
@@ -151,6 +158,8 @@ def read_head(method: bytes, target: bytes, version: str, lines: Lines, close: b
         authority = authority_of(target)
         if authority is not None and b"host" in first:
             first[b"host"] = authority
+    if route is not None and method == route.method:
+        method = route.method  # one for all: thousands of streams are held open
     api = route.api if route is not None else api_of(path)
     if b"anthropic-version" in first:
         api = Api.ANTHROPIC

@@ -56,7 +56,8 @@ class RequestReader(BodyReader):
         self._shared = judge.read_buffer
         self._parser: HttpRequestParser | None = None
         """Made when it is needed, dropped while a stream is sent: 5,000 open streams need no parsers."""
-        self._lines: Lines = []
+        self._lines: Lines | None = None
+        """Of the head that is being read."""
         self._target = b""
         self._head_bytes = 0
         """Bytes of a head that is not complete; above 0 a request has begun."""
@@ -89,8 +90,8 @@ class RequestReader(BodyReader):
         if self._direct is not None:
             self._direct_read(self._direct, nbytes)
             return
-        data = self._shared[:nbytes]
-        while len(data) and not self.discarding:
+        data = self._shared[:nbytes].tobytes()  # slices of these are cheaper than those of a view
+        while data and not self.discarding:
             begun = self._head_bytes or self._reading is not None
             data = self._parse(data) if begun else self._begin(data)
 
@@ -133,7 +134,7 @@ class RequestReader(BodyReader):
 
     # -- heads ----------------------------------------------------------------------------------------------
 
-    def _begin(self, data: memoryview) -> memoryview:
+    def _begin(self, data: bytes) -> bytes:
         """Read the head at the beginning of ``data``, and its body if that is easy; returns what is left."""
         memory = self._memory
         if memory is None:
@@ -146,22 +147,22 @@ class RequestReader(BodyReader):
                 self._parser = None  # it waits for this body
                 return self._body_follows(request, data[at:])
         memory.forget()
-        text = bytes(data[:_MAX_WHOLE_HEAD_BYTES])
-        end = text.find(_HEAD_END) + len(_HEAD_END)
+        end = data.find(_HEAD_END, 0, _MAX_WHOLE_HEAD_BYTES) + len(_HEAD_END)
         if end < len(_HEAD_END) or not memory.useful:
             return self._parse(data)
         heads = self._heads
         end -= len(self._feed(data[:end]))
-        request_begun, data = self._reading, data[end:]
+        head, data = data[:end], data[end:]
+        request_begun = self._reading
         if request_begun is None or self._heads != heads + 1 or self._synthetic or self._body:
             return data
-        memory.keep(text[:end], request_begun)
+        memory.keep(head, request_begun)
         if request_begun.problem is None and request_begun.content_length:
             self._parser = None  # it waits for this body
             return self._body_follows(request_begun, data)
         return data
 
-    def _feed(self, data: memoryview) -> memoryview:
+    def _feed(self, data: bytes) -> bytes:
         """Give bytes to the parser; returns what it does not want."""
         parser = self._parser
         if parser is None:
@@ -178,18 +179,22 @@ class RequestReader(BodyReader):
         except HttpParserError as error:
             if not self.discarding:
                 self.refuse_unread(envelope.malformed(_wording(error)))
-        return data[:0]
+        return b""
 
-    def _parse(self, data: memoryview) -> memoryview:
+    def _parse(self, data: bytes) -> bytes:
         """Read on in what has begun, or read a head that did not come whole; returns what is left."""
         began = self._reading
+        self._body_bytes = 0
         rest = self._feed(data)
         reading = self._reading
-        if self.discarding or len(rest):
+        if self.discarding or rest:
             return rest
         if reading is None:
             if self._head_bytes:
-                self._count_head(len(data))
+                # Bytes of a body before it are none of this head's, nor is what stands before a blank line.
+                blank_line = data.rfind(_HEAD_END)
+                before = 0 if blank_line < 0 else blank_line + len(_HEAD_END)
+                self._count_head(len(data) - max(before, self._body_bytes))
         elif reading.problem is None and reading.content_length and not self._synthetic:
             self._parser = None  # it waits for this body
             self._read_directly(reading)
@@ -207,6 +212,7 @@ class RequestReader(BodyReader):
     def on_message_begin(self) -> None:
         """A head begins."""
         if not self._synthetic:
+            self._lines = []
             self._head_bytes = 1
             self.quiet = 0
             self.begun = True
@@ -218,7 +224,7 @@ class RequestReader(BodyReader):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header line, or a trailer, which is dropped."""
-        if self._reading is None:
+        if self._lines is not None:
             self._lines.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -229,7 +235,8 @@ class RequestReader(BodyReader):
         assert parser is not None
         self._heads += 1
         self.quiet = self._progress_bytes = self._framing_bytes = 0
-        lines, self._lines = self._lines, []
+        lines, self._lines = self._lines, None
+        assert lines is not None
         target, self._target = self._target, b""
         request = read_head(
             parser.get_method(), target, parser.get_http_version(), lines, not parser.should_keep_alive()
@@ -281,7 +288,8 @@ class RequestReader(BodyReader):
         if request.close:
             self.discarding = True
         self.requests.append(request)
-        self.request_queued()
+        if len(self.requests) >= self._judge.settings.max_pipelined and not self.discarding:
+            self.queue_full()
 
     # -- oddities -------------------------------------------------------------------------------------------
 
@@ -302,7 +310,7 @@ class RequestReader(BodyReader):
             length = request.content_length
             framing = b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
             self._synthetic = True
-            self._feed(memoryview(b"POST / HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n"))
+            self._feed(b"POST / HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n")
 
     def _refuse(self, request: ClientRequest) -> None:
         """Hand a request over with its problem and its body unread."""
@@ -312,7 +320,6 @@ class RequestReader(BodyReader):
         self._reading = None
         self.discarding = True
         self.requests.append(request)
-        self.request_queued()
 
 
 def _wording(error: HttpParserError) -> str:

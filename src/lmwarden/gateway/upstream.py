@@ -58,8 +58,12 @@ class UpstreamUser(Protocol):
         """The head is complete. Returns where pieces of the body go, or None if the answer is not wanted."""
         ...
 
-    def response_read(self, raw: bytes, complete: bool) -> None:
-        """A read's worth of the body, as it came, after its pieces."""
+    def response_read(self, raw: bytes) -> None:
+        """A read's worth of the body, as it came, after its pieces; more is to come."""
+        ...
+
+    def response_complete(self, raw: bytes) -> None:
+        """The last of the body, as it came, after its pieces. The connection is free already."""
         ...
 
     def upstream_lost(self, connection: UpstreamConnection) -> None:
@@ -106,7 +110,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.reused = False
         """It carried an exchange before."""
         self.idle_sweeps = 0
-        self._lines: Lines = []
+        self._lines: Lines | None = None
+        """Of the head that is being read."""
         self._head: tuple[int, ResponseLines] | None = None
         """Status and lines of an answer with a Content-Length."""
         self._known: tuple[KnownHead, int, ResponseLines] | None = None
@@ -193,7 +198,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._remember(data)
             self._release(user, raw)
         else:
-            user.response_read(raw, False)
+            user.response_read(raw)
 
     def eof_received(self) -> bool:
         """The engine closes."""
@@ -205,7 +210,7 @@ class UpstreamConnection(asyncio.Protocol):
         user, self.user = self.user, None
         if user is not None:
             if self._until_close and self._head_done and exc is None:
-                user.response_read(b"", True)
+                user.response_complete(b"")
             else:
                 user.upstream_lost(self)
         del self._parser  # it knows us: only the collector would free the two, and that looks next to never
@@ -216,10 +221,11 @@ class UpstreamConnection(asyncio.Protocol):
         """An answer begins; a second one to the same request makes both worthless."""
         if self._complete:
             raise BadAnswerError
+        self._lines = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header line, or a trailer, which only the raw bytes keep."""
-        if not self._head_done:
+        if self._lines is not None:
             self._lines.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -229,10 +235,11 @@ class UpstreamConnection(asyncio.Protocol):
             if status < 100 or status == 101:
                 raise BadAnswerError
             return
+        assert self._lines is not None
         lines = read_response_lines(self._lines)
         if lines.transfer_encoding is not None and lines.transfer_encoding.strip().lower() != b"chunked":
             raise BadAnswerError
-        self._lines = []
+        self._lines = None
         self._head_done = True
         self._until_close = lines.content_length is None and lines.transfer_encoding is None
         self._head = (status, lines) if lines.content_length is not None else None
@@ -252,7 +259,6 @@ class UpstreamConnection(asyncio.Protocol):
             self._complete = True
             self._keep = self._parser.should_keep_alive()  # only known in this call
         else:
-            self._lines = []
             self._informational += 1
 
     # -- inside ---------------------------------------------------------------------------------------------
@@ -261,12 +267,15 @@ class UpstreamConnection(asyncio.Protocol):
         """Take a whole answer whose head is known. False: it is not, or there is more to come."""
         head, status, lines = known
         found = head.match(data)
-        if found is None or found[1] + found[0] != len(data):
+        if found is None:
+            return False
+        length, at = found
+        if at + length != len(data):
             return False
         self._misses = 0
         self.answered = self._keep = True
-        length, at = found
-        lines = ResponseLines(lines.onward, lines.content_type, lines.content_encoding, b"%d" % length)
+        digits = data[head.start : at - head.after_bytes]
+        lines = ResponseLines(lines.onward, lines.content_type, lines.content_encoding, digits)
         on_piece = user.response_head(status, lines)
         if on_piece is None:
             return True
@@ -329,4 +338,4 @@ class UpstreamConnection(asyncio.Protocol):
             self._pool.put(self)
         else:
             self.transport.close()
-        user.response_read(raw, True)
+        user.response_complete(raw)

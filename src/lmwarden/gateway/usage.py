@@ -93,14 +93,15 @@ class BodyTap(Counts):
 
     def feed(self, piece: bytes) -> bool:
         """See ``UsageTap``."""
-        if self._pieces is None:
+        pieces = self._pieces
+        if pieces is None:
             return False
-        self._size += len(piece)
-        self._pieces.append(piece)
-        if self._size > MAX_BODY_BYTES:
+        pieces.append(piece)
+        self._size = size = self._size + len(piece)
+        if size > MAX_BODY_BYTES:
             self._pieces = None
-        elif len(self._pieces) > 256:
-            self._pieces = [b"".join(self._pieces)]
+        elif len(pieces) > 256:
+            self._pieces = [b"".join(pieces)]
         return False
 
     def between_events(self) -> bool:
@@ -113,10 +114,9 @@ class BodyTap(Counts):
 
     def clean_end(self) -> bool:
         """See ``UsageTap``. Here the usage is read; a body that makes no sense is relayed all the same."""
-        pieces, self._pieces = self._pieces, None
-        if pieces is None:
+        if self._pieces is None:
             return True  # too long to look at
-        body = b"".join(pieces)
+        body = b"".join(self._pieces)
         try:
             self._read(body)
         except UNREADABLE:
@@ -188,7 +188,7 @@ def tap_for(kind: Tap | None, status: int, lines: ResponseLines) -> UsageTap:
     """The tap for an answer's text. Errors are not looked into for usage."""
     if status in (204, 304):
         return NO_TAP  # whatever its head says: there is no body
-    content_type = lines.content_type.lstrip().lower()
+    content_type = lines.content_type
     framed = lines.content_length is not None or lines.transfer_encoding is not None
     if kind is None or status >= 400:
         json = content_type.startswith(b"application/json")

@@ -139,12 +139,7 @@ class Counts(msgspec.Struct, eq=False, gc=False):
             cached = None
         if completion is not None and not 0 <= completion <= MOST_TOKENS:
             completion = None
-        return Usage(
-            prompt_tokens=prompt,
-            cached_tokens=cached,
-            completion_tokens=completion,
-            finish_reason=self.finish_reason,
-        )
+        return Usage(prompt, cached, completion, self.finish_reason)
 
 
 def take_choices(counts: Counts, choices: list[Choice] | None) -> None:

@@ -51,12 +51,16 @@ class Kin:
     def __init__(self) -> None:
         self.most = KNOWN_KIN
         """Entries of each map."""
+        self._near: dict[Replica, _Near] = {}
+        """One for all that are remembered to be there."""
         self._by_opening: OrderedDict[bytes, _Near] = OrderedDict()
         self._by_parent: OrderedDict[bytes, _Near] = OrderedDict()
 
     def remember(self, opening: bytes | None, parent: bytes | None, home: Replica) -> None:
         """A turn of a conversation with these goes to a conversation at home on ``home``."""
-        near = _Near(home, home.epoch)
+        near = self._near.get(home)
+        if near is None or near.epoch != home.epoch:
+            near = self._near[home] = _Near(home, home.epoch)
         for known, key in ((self._by_opening, opening), (self._by_parent, parent)):
             if key is not None:
                 known[key] = near

@@ -86,17 +86,13 @@ class Door:
         self._table = table
         self._router = router
         self.room = WaitingRoom(fleet, settings.prefer, settings.max_wait_s)
-        self._thrash = self.room.thrash
+        self.thrash = self.room.thrash
+        """Whether turns need places (``engaged``)."""
         self._use = Use(self.room, fleet, table, router.open_turns)
         self.ends = Ends(self.room)
         self._gaps = self.room.learned.gaps
         self._look_at = now + LOOK_S
         self._pump_at = math.inf
-
-    @property
-    def engaged(self) -> bool:
-        """Whether turns need places."""
-        return self._thrash.engaged
 
     def configure(self, settings: RoutingSettings, now: float) -> Sequence[Action]:
         """Other settings, admission still on."""
@@ -135,7 +131,7 @@ class Door:
         room, key = self.room, request.conversation
         if conversation is not None and choice.binds and not conversation.in_flight:
             self._came_back(conversation, now)
-        if not self._thrash.engaged or key is None or choice.decision not in _HELD or request.engine is not None:
+        if not self.thrash.engaged or key is None or choice.decision not in _HELD or request.engine is not None:
             return None
         tokens = room.learned.footprint(request, conversation)
         if room.goes_at_once(key, tokens, now):
@@ -176,7 +172,7 @@ class Door:
     ) -> None:
         """It was sent again, maybe elsewhere."""
         self.room.places.ended(ticket, returns=True, now=now)
-        if self.engaged:
+        if self.thrash.engaged:
             self.went(ticket, request, key, choice, now)
 
     def gave_up(self, ticket: Ticket, now: float) -> Sequence[Action] | None:
@@ -213,7 +209,7 @@ class Door:
             if self.room.thrash.look(
                 demand_ratio, gap_s, waiting, now, idle_ratio=idle_ratio, though_kept=self._use.for_median
             ):
-                if self.engaged:
+                if self.thrash.engaged:
                     self._give_places(now)
                 else:
                     actions += self.open(now)
@@ -261,7 +257,7 @@ class Door:
         if replica is not None and choice.binds and choice.replica is not replica:
             choice = self._elsewhere(choice, replica)
         action = self._router.send(waiter.ticket, waiter.request, choice, now)
-        if self.engaged and choice.replica is not None:
+        if self.thrash.engaged and choice.replica is not None:
             self._seated(waiter, choice.replica)
         return action
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+import msgspec
+
 from lmwarden.routing.placement import Comparison, Nearest
 from lmwarden.routing.replicas import Engine, Replica
 from lmwarden.types import ConversationKey, Decision, Explanation, Grounds, ReplicaId, Ticket
@@ -42,47 +44,31 @@ CODES = {why: why.name.lower() for why in Why}
 """Their names for machines: ``least_loaded``."""
 
 
-class Choice:
+class Choice(msgspec.Struct, eq=False, gc=False):
     """One decision with every number it used. Made on the hot path, so it only keeps references."""
 
-    __slots__ = (
-        "binds",
-        "compared",
-        "decision",
-        "engine",
-        "home",
-        "home_draining",
-        "home_in_flight",
-        "replica",
-        "threshold",
-        "why",
-    )
+    decision: Decision
+    engine: Engine
+    replica: Replica | None
+    """None: the engine's own balancer chooses the rank."""
+    threshold: int
+    why: Why
+    home: Replica | None = None
+    """The conversation's home before this decision."""
+    compared: Comparison | None = None
+    """The candidates that were compared."""
+    home_in_flight: int | None = None
+    """Requests in flight at home before this one, as are the next two: noted when the choice is made."""
+    home_draining: bool = False
+    binds: bool = False
+    """It is a turn of a conversation that has, or now gets, a home."""
 
-    def __init__(
-        self,
-        decision: Decision,
-        engine: Engine,
-        replica: Replica | None,
-        threshold: int,
-        why: Why,
-        home: Replica | None = None,
-        compared: Comparison | None = None,
-    ) -> None:
-        self.decision = decision
-        self.binds = decision in _BINDING
-        """It is a turn of a conversation that has, or now gets, a home."""
-        self.engine = engine
-        self.replica = replica
-        """None: the engine's own balancer chooses the rank."""
-        self.threshold = threshold
-        self.why = why
-        self.home = home
-        """The conversation's home before this decision."""
-        self.home_in_flight = None if home is None else home.in_flight
-        """Requests in flight there, before this one."""
-        self.home_draining = home is not None and home.draining
-        self.compared = compared
-        """The candidates that were compared."""
+    def __post_init__(self) -> None:
+        home = self.home
+        if home is not None:
+            self.home_in_flight = home.in_flight
+            self.home_draining = home.draining
+        self.binds = self.decision in _BINDING
 
     @property
     def replica_id(self) -> ReplicaId | None:

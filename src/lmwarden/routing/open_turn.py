@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from lmwarden.routing.conversations import Conversation
 from lmwarden.routing.explain import Choice
 from lmwarden.types import ConversationKey, RoutingRequest
 
 
-class OpenTurn:
+class OpenTurn(msgspec.Struct, eq=False, gc=False):
     """One open ticket: a reservation and what led to it."""
 
-    __slots__ = ("choice", "conversation", "first_byte_at", "key", "request", "retried", "run", "sent_at")
-
-    def __init__(self, request: RoutingRequest, key: ConversationKey | None, choice: Choice, sent_at: float) -> None:
-        self.request = request
-        self.key = key
-        """None where the request binds nothing."""
-        self.conversation: Conversation | None = None
-        self.choice = choice
-        self.retried = False
-        self.run = 0
-        """Of the engine that it was sent to: what an earlier run did is not this one's fault."""
-        self.sent_at = sent_at
-        self.first_byte_at: float | None = None
+    request: RoutingRequest
+    key: ConversationKey | None
+    """None where the request binds nothing."""
+    choice: Choice
+    sent_at: float
+    run: int
+    """Of the engine that it was sent to: what an earlier run did is not this one's fault."""
+    conversation: Conversation | None = None
+    retried: bool = False
+    first_byte_at: float | None = None

@@ -397,9 +397,11 @@ class Fleet:
         Args:
             opened_tokens: its context if it is taken away because a turn begins, less that if one ended.
         """
-        if idle_since - self._decay_from > _REBASE_S:
+        age_s = idle_since - self._decay_from
+        if age_s > _REBASE_S:
             self._rebase(idle_since)
-        scale = math.exp((idle_since - self._decay_from) / WARM_S)
+            age_s = 0.0
+        scale = math.exp(age_s / WARM_S)
         warm, warm_tokens = replica.warm_scaled + weight * scale, replica.warm_tokens_scaled + tokens * scale
         # Rounding may leave a trace below 0 when the last one goes.
         replica.warm_scaled = warm if warm > 0.0 else 0.0

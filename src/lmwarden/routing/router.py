@@ -9,7 +9,6 @@ replica_calls.py.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lmwarden.routing.conversations import RETURNS, Conversation, ConversationTable
@@ -82,7 +81,7 @@ class Router(ReplicaCalls):
         self._decider = Decider(settings, self._fleet, threshold, emulated_balancer)
         self._open: dict[Ticket, OpenTurn] = {}
         self._last_ticket = 0
-        self._decisions: Counter[Decision] = Counter()
+        self._decisions = dict.fromkeys(Decision, 0)
         self._refused = 0
         self._left_room = 0
         """Requests whose client left while they waited."""
@@ -101,7 +100,7 @@ class Router(ReplicaCalls):
         key = request.conversation
         conversation = None if key is None else self._table.get(key)
         choice = self._decide(request, conversation, now)
-        if isinstance(choice, RefuseReason):
+        if not isinstance(choice, Choice):  # a question about an Enum's members would go through its metaclass
             self._refused += 1
             return ticket, (Refuse(ticket, choice, RETRY_AFTER_S),)
         door = self._door
@@ -116,15 +115,15 @@ class Router(ReplicaCalls):
     ) -> Dispatch:
         """Carry a choice out: reserve."""
         key = request.conversation
-        entry = OpenTurn(request, key if choice.binds else None, choice, now)
+        entry = OpenTurn(request, key if choice.binds else None, choice, now, choice.engine.runs)
         self._open[ticket] = entry
         if entry.key is not None:
             if conversation is None:
                 conversation = self._table.add(entry.key, now)
                 conversation.opening = request.opening
             self._begin_turn(entry, conversation, now)
-        self._reserve(entry)
-        if self._door is not None and self._door.engaged:
+        self._reserve(choice)
+        if self._door is not None and self._door.thrash.engaged:
             self._door.went(ticket, request, entry.key, choice, now)
         replica = choice.replica
         return Dispatch(ticket, None if replica is None else replica.id, choice.engine.name, choice.decision)
@@ -146,6 +145,7 @@ class Router(ReplicaCalls):
         entry.retried = True
         self._release(failed)
         entry.choice = choice
+        entry.run = choice.engine.runs
         entry.sent_at = now
         if entry.conversation is not None:
             self._table.detach(entry.conversation)
@@ -153,7 +153,7 @@ class Router(ReplicaCalls):
             self._table.attach(entry.conversation)
             assert entry.key is not None
             self._table.note(entry.key)
-        self._reserve(entry)
+        self._reserve(choice)
         if self._door is not None:
             self._door.moved(ticket, entry.request, entry.key, choice, now)
         return (Dispatch(ticket, choice.replica_id, choice.engine.name, choice.decision),)
@@ -163,7 +163,7 @@ class Router(ReplicaCalls):
         entry = self._open.get(ticket)
         if entry is not None:
             entry.first_byte_at = now
-            if self._door is not None:
+            if self._door is not None and self._door.thrash.engaged:
                 self._door.room.places.has_read(ticket)
 
     def finished(self, ticket: Ticket, outcome: Outcome, usage: Usage | None, now: float) -> Sequence[Action]:
@@ -314,17 +314,15 @@ class Router(ReplicaCalls):
     def _decide(self, request: RoutingRequest, conversation: Conversation | None, now: float) -> Choice | RefuseReason:
         return self._decider.decide(request, conversation, now)
 
-    def _reserve(self, entry: OpenTurn) -> None:
-        choice = entry.choice
-        entry.run = choice.engine.runs
-        self._decisions[choice.decision] += 1
-        replica = choice.replica
+    def _reserve(self, choice: Choice) -> None:
+        decision, replica = choice.decision, choice.replica
+        self._decisions[decision] += 1
         if replica is None:
             self._fleet.unrouted(choice.engine, +1)
             return
         replica.in_flight += 1
-        replica.decisions[choice.decision] += 1
-        if choice.decision is not _STICKY and choice.decision is not _CLIENT_PINNED:
+        replica.decisions[decision] += 1
+        if decision is not _STICKY and decision is not _CLIENT_PINNED:
             self._fleet.assigned(replica)
 
     def _release(self, choice: Choice) -> None:
@@ -399,4 +397,4 @@ class Router(ReplicaCalls):
             return ()
         if not self._open:
             door.ends.lull()
-        return door.ended(ticket, returns, now) if door.engaged else ()
+        return door.ended(ticket, returns, now) if door.thrash.engaged else ()
