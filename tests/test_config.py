@@ -7,8 +7,11 @@ import tomllib
 from importlib import resources
 from pathlib import Path
 
+import msgspec
+import msgspec.inspect
 import pytest
 
+from lmwarden import config as module
 from lmwarden.config import ConfigError, EngineUrl, Flag, is_loopback, load, load_storage, parse_engine_url
 from lmwarden.types import MOST_WAIT_S
 
@@ -84,8 +87,27 @@ def test_a_flag_does_not_hide_a_mistake_in_the_file(tmp_path: Path) -> None:
         path = write(tmp_path, text)
         assert mistake(path, flag).startswith(f"{path}: {says}")
     path = write(tmp_path, "[storage]\ndir = 3\n")
-    with pytest.raises(ConfigError, match=r"lmwarden\.toml: storage\.dir: must be a text, not 3"):
+    with pytest.raises(
+        ConfigError, match=r"lmwarden\.toml: storage\.dir: must be a text of 1 to 4096 characters, not 3"
+    ):
         load_storage(path, [folder])
+
+
+def test_every_number_has_a_largest_value() -> None:
+    """So none is infinite, or too large for what it is given to: a timer, a column of SQLite."""
+    numbers = (msgspec.inspect.IntType, msgspec.inspect.FloatType)
+    seen = 0
+    for table in module._TABLES.values():
+        info = msgspec.inspect.type_info(table)
+        assert isinstance(info, msgspec.inspect.StructType)
+        for field in info.fields:
+            kinds = [*getattr(field.type, "types", [field.type]), getattr(field.type, "item_type", None)]
+            for kind in kinds:
+                if isinstance(kind, numbers):
+                    seen += 1
+                    assert kind.le is not None, (table, field.name)
+                    assert kind.ge is not None or kind.gt is not None, (table, field.name)
+    assert seen > 30
 
 
 def test_flags_are_not_changed_by_other_flags() -> None:
@@ -124,8 +146,19 @@ def test_a_mistake_is_blamed_where_the_key_was_given(tmp_path: Path) -> None:
         ("client = 3\n" + ENGINE, "client: must be a table"),
         ('[client]\nport = "x"\n' + ENGINE, "client.port: must be an integer from 0 to 65535, not 'x'"),
         ('[client]\nrequire_key = "no"\n' + ENGINE, "client.require_key: must be true or false or \"auto\", not 'no'"),
-        ("[client]\nmax_body_bytes = 0\n" + ENGINE, "client.max_body_bytes: must be an integer of at least 1, not 0"),
-        ("[watch]\ninterval_s = 0\n" + ENGINE, "watch.interval_s: must be a number above 0, not 0"),
+        (
+            "[client]\nmax_body_bytes = 0\n" + ENGINE,
+            "client.max_body_bytes: must be an integer from 1 to 1000000000000000",
+        ),
+        ("[watch]\ninterval_s = 0\n" + ENGINE, "watch.interval_s: must be a number above 0, at most 5, not 0"),
+        ("[watch]\ninterval_s = 45\n" + ENGINE, "watch.interval_s: must be a number above 0, at most 5, not 45"),
+        ("[watch]\nprobe_timeout_s = inf\n" + ENGINE, "watch.probe_timeout_s: must be a number above 0, at most 86400"),
+        ("[client]\ndrain_s = inf\n" + ENGINE, "client.drain_s: must be a number from 0 to 86400, not inf"),
+        (
+            "[storage]\nretention_days = nan\n" + ENGINE,
+            "storage.retention_days: must be a number above 0, at most 36500",
+        ),
+        ('[storage]\ndir = ""\n' + ENGINE, "storage.dir: must be a text of 1 to 4096 characters, not ''"),
         ('[client]\ntls_cert = "a"\n' + ENGINE, "client.tls_cert, client.tls_key: give both or none"),
         ("[client]\nmax_buffered_bytes = 5\n" + ENGINE, "client.max_buffered_bytes: must be at least max_body_bytes"),
         ('[client]\nsession_headers = ["a b"]\n' + ENGINE, "client.session_headers: 'a b' is not a header name"),
@@ -233,6 +266,9 @@ def test_keys_are_required_unless_bound_to_loopback(tmp_path: Path) -> None:
 def test_loopback_hosts() -> None:
     assert all(is_loopback(host) for host in ("127.0.0.1", "127.8.0.1", "::1", "[::1]", "localhost", "LOCALHOST"))
     assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.evil"))
+    # As a socket for both families shows its peers.
+    assert is_loopback("::ffff:127.0.0.1")
+    assert not is_loopback("::ffff:10.0.0.1")
 
 
 def test_an_engine_key_comes_from_a_file_and_never_shows(tmp_path: Path) -> None:

@@ -100,15 +100,18 @@ def test_the_program_is_found_by_path_on_the_path_or_beside_our_python(
         ('model = "m"\nreplicas = 0', "models[0].engine.replicas: must be an integer from 1 to 1024, not 0"),
         ('model = "m"\nlayout = "both"', 'models[0].engine.layout: must be "isolated" or "shared", not \'both\''),
         ('model = "m"\non_exit = "kill"', 'models[0].engine.on_exit: must be "keep" or "stop", not \'kill\''),
-        ('model = "m"\nkv_offload_gib = -1', "models[0].engine.kv_offload_gib: must be a number of at least 0, not -1"),
+        (
+            'model = "m"\nkv_offload_gib = -1',
+            "models[0].engine.kv_offload_gib: must be a number from 0 to 65536, not -1",
+        ),
         (
             'model = "m"\nkv_offload_gib = nan',
-            "models[0].engine.kv_offload_gib: must be a number of at least 0, not nan",
+            "models[0].engine.kv_offload_gib: must be a number from 0 to 65536, not nan",
         ),
         ('model = "m"\ngpus = 0', "models[0].engine.gpus: must be a list of numbers or texts, not 0"),
         (
             'model = "m"\ngpus = [-1]',
-            "models[0].engine.gpus[0]: must be an integer of at least 0 or a text of 1 to 256",
+            "models[0].engine.gpus[0]: must be an integer from 0 to 1023 or a text of 1 to 256",
         ),
         ('model = "m"\ngpus = [0, 1]', "models[0].engine.gpus: must be 1 (replicas 1 × tensor_parallel_size 1), not 2"),
         (
@@ -297,4 +300,4 @@ def test_how_launched_engines_are_supervised_can_be_set(tmp_path: Path) -> None:
     launch = load(path).launch
     assert (launch.failed_after, launch.start_backoff_s, launch.max_backoff_s) == (2, 1.0, 60.0)
     path.write_text(f"[launch]\nfailed_after = 0\n[[models]]\n[models.engine]\n{SIMULATED}")
-    assert mistake(path) == "launch.failed_after: must be an integer of at least 1, not 0"
+    assert mistake(path) == "launch.failed_after: must be an integer from 1 to 1000000000000000, not 0"

@@ -10,6 +10,7 @@ import socket
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -17,17 +18,19 @@ import msgspec
 import pytest
 from tests.waiting import PATIENCE_S
 
-from lmwarden.daemon import ServiceManager, _raise_file_limit
+from lmwarden.daemon import START_AGAIN, ServiceManager, _raise_file_limit
 from lmwarden.simulation.options import SimulatedEngineOptions
 from lmwarden.simulation.server import serving
 
 SOURCES = Path(__file__).parent.parent / "src"
 
 
-async def command(*arguments: str, **environment: str) -> Process:
+async def command(*arguments: str, hang_up: signal.Handlers = signal.SIG_DFL, **environment: str) -> Process:
+    """``hang_up``: what SIGHUP does where the process does not say otherwise; whoever starts it hands that on."""
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "lmwarden", *arguments,
         stdout=PIPE, stderr=PIPE, env={**os.environ, "PYTHONPATH": str(SOURCES), **environment},
+        preexec_fn=partial(signal.signal, signal.SIGHUP, hang_up),
     )  # fmt: skip
 
 
@@ -116,15 +119,38 @@ async def test_the_second_signal_cuts_streams(daemon: Daemon) -> None:
     assert await daemon.ended() == 0
 
 
-async def test_a_signal_ends_the_wait_for_an_engine(tmp_path: Path, dead_port: int) -> None:
+async def test_a_terminal_that_closes_cuts_no_stream_however_often_it_says_so(daemon: Daemon) -> None:
+    session = aiohttp.ClientSession()
+    async with session, await open_stream(session, daemon.client_url, tokens=40) as stream:
+        daemon.process.send_signal(signal.SIGHUP)
+        await daemon.heard("stopping")
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.process.send_signal(signal.SIGHUP)
+        assert b"message_stop" in await stream.content.read()
+    assert await daemon.ended() == 0
+
+
+@pytest.mark.parametrize(
+    ("hang_up", "numbers", "status"),
+    [
+        (signal.SIG_DFL, [signal.SIGTERM], 0),
+        (signal.SIG_DFL, [signal.SIGHUP], 0),
+        (signal.SIG_DFL, [signal.SIGUSR1], START_AGAIN),
+        (signal.SIG_IGN, [signal.SIGHUP, signal.SIGUSR1], START_AGAIN),  # nohup: only the second is heard
+    ],
+)
+async def test_a_signal_ends_the_wait_for_an_engine(
+    hang_up: signal.Handlers, numbers: list[signal.Signals], status: int, tmp_path: Path, dead_port: int
+) -> None:
     process = await command(
         "serve", "--engine", f"http://127.0.0.1:{dead_port}", "--port", "0", "--console-port", "0",
-        "--data-dir", str(tmp_path),
+        "--data-dir", str(tmp_path), hang_up=hang_up,
     )  # fmt: skip
     waiting = Daemon(process)
     await waiting.heard("waiting for an engine")
-    process.send_signal(signal.SIGTERM)
-    assert await waiting.ended() == 0
+    for number in numbers:
+        process.send_signal(number)
+    assert await waiting.ended() == status
     await process.communicate()
 
 

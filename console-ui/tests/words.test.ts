@@ -106,6 +106,7 @@ describe("words for codes", () => {
 
   it.each([
     ["engine_down", "why", "e0（http://a:1）没有响应"],
+    ["engine_hangs", "why", "e0 的进程在运行但没有响应"],
     ["engine_starting", "step", "e0 正在启动"],
     ["engine_stopping", "reason", "e0 正在停止"],
     ["engine_failed", "reason", "e0 无法启动"],

@@ -174,13 +174,10 @@ class Model:
         lengths = [facts.max_model_len for facts in latest if facts is not None and facts.max_model_len is not None]
         return min(lengths) if lengths else None
 
-    def watches_of_running(self) -> list[EngineWatch]:
-        """Watches of launched engines whose processes run already."""
-        return [
-            watch
-            for engine, watch in zip(self.engines, self.watches, strict=True)
-            if engine.supervisor is not None and engine.supervisor.may_serve()
-        ]
+    def watches_of_launched(self) -> list[EngineWatch]:
+        """Watches of launched engines; a look of theirs asks only what runs already."""
+        watched = zip(self.engines, self.watches, strict=True)
+        return [watch for engine, watch in watched if engine.supervisor is not None]
 
     def served(self, secrets: InstallationSecrets, operator_headers: Sequence[bytes]) -> ServedModel:
         """As the gateway takes it."""

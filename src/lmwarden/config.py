@@ -43,6 +43,7 @@ from lmwarden.config_sections import ModelConfig as ModelConfig
 from lmwarden.config_sections import RoutingConfig as RoutingConfig
 from lmwarden.config_sections import StorageConfig as StorageConfig
 from lmwarden.config_sections import WatchConfig as WatchConfig
+from lmwarden.config_sections import address_of as address_of
 from lmwarden.config_sections import is_loopback as is_loopback
 
 

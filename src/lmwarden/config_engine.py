@@ -26,10 +26,12 @@ import msgspec
 
 from lmwarden.config_errors import ConfigError
 
-PositiveInt: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
-PositiveFloat: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+PositiveInt: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+"""Numbers have an upper bound, so that none is infinite: neither timers nor SQLite take such."""
+SecondsOrZero: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-Gpu: TypeAlias = Annotated[int, msgspec.Meta(ge=0)] | Name
+Gpu: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1023)] | Name
 """A number as nvidia-smi shows it, or an id (``GPU-…``, ``MIG-…``)."""
 Place: TypeAlias = Callable[[str], str]
 """Key of ``[models.engine]`` to where the operator gave it, or would."""
@@ -42,13 +44,13 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class LaunchConfig(Section, frozen=True, kw_only=True):
     """``[launch]``: how launched engines are supervised."""
 
-    start_backoff_s: PositiveFloat
-    max_backoff_s: PositiveFloat
+    start_backoff_s: Seconds
+    max_backoff_s: Seconds
     failed_after: PositiveInt
-    steady_s: PositiveFloat
-    stop_grace_s: Annotated[float, msgspec.Meta(ge=0)]
-    kill_grace_s: PositiveFloat
-    log_max_bytes: Annotated[int, msgspec.Meta(ge=65_536)]
+    steady_s: Seconds
+    stop_grace_s: SecondsOrZero
+    kill_grace_s: Seconds
+    log_max_bytes: Annotated[int, msgspec.Meta(ge=65_536, le=10**15)]
     log_files: PositiveInt
 
 
@@ -72,7 +74,7 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     tensor_parallel_size: Annotated[int, msgspec.Meta(ge=1, le=1024)]
     gpus: tuple[Gpu, ...] | None = None
     layout: Literal["isolated", "shared"]
-    kv_offload_gib: Annotated[float, msgspec.Meta(ge=0)]
+    kv_offload_gib: Annotated[float, msgspec.Meta(ge=0, le=65_536)]
     """CPU tier of each replica."""
     args: tuple[str, ...]
     env: dict[str, str]

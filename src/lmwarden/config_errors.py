@@ -142,10 +142,8 @@ def _words(kind: msgspec.inspect.Type) -> str:
     match kind:
         case msgspec.inspect.IntType() | msgspec.inspect.FloatType():
             noun = "an integer" if isinstance(kind, msgspec.inspect.IntType) else "a number"
-            if kind.ge is not None and kind.le is not None:
-                return f"{noun} from {kind.ge} to {kind.le}"
-            above = f" above {kind.gt}" if kind.gt is not None else ""
-            return noun + (f" of at least {kind.ge}" if kind.ge is not None else above)
+            span = f"from {kind.ge} to" if kind.ge is not None else f"above {kind.gt}, at most"
+            return f"{noun} {span} {kind.le}"
         case msgspec.inspect.StrType():
             bounded = kind.min_length is not None and kind.max_length is not None
             return f"a text of {kind.min_length} to {kind.max_length} characters" if bounded else "a text"

@@ -15,12 +15,13 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from lmwarden.config_engine import EngineConfig, Name, PositiveFloat, PositiveInt, Section
+from lmwarden.config_engine import EngineConfig, Name, PositiveInt, Seconds, SecondsOrZero, Section
 from lmwarden.types import MOST_WAIT_S, RoutingSettings
 
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 """0: the system chooses a free one."""
 SpillThreshold: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+Days: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=36_500)]
 MaxWait: TypeAlias = Annotated[float, msgspec.Meta(ge=1, le=MOST_WAIT_S)]
 """Seconds."""
 
@@ -38,9 +39,9 @@ class ClientConfig(Section, frozen=True, kw_only=True):
     max_connections_per_peer: PositiveInt
     require_key: bool | Literal["auto"]
     session_headers: tuple[Name, ...]
-    stream_silence_s: PositiveFloat
-    answer_silence_s: PositiveFloat
-    drain_s: Annotated[float, msgspec.Meta(ge=0)]
+    stream_silence_s: Seconds
+    answer_silence_s: Seconds
+    drain_s: SecondsOrZero
 
     @property
     def key_required(self) -> bool:
@@ -61,10 +62,10 @@ class ConsoleConfig(Section, frozen=True, kw_only=True):
 class StorageConfig(Section, frozen=True, kw_only=True):
     """``[storage]``: what is kept on disk, and how much of it."""
 
-    dir: str | None = None
-    retention_days: PositiveFloat
+    dir: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)] | None = None
+    retention_days: Days
     max_rows: PositiveInt
-    history_days: PositiveFloat
+    history_days: Days
     history_max_bytes: PositiveInt
     max_queued_rows: PositiveInt
 
@@ -87,12 +88,13 @@ class LedgerConfig(Section, frozen=True, kw_only=True):
 class WatchConfig(Section, frozen=True, kw_only=True):
     """``[watch]``: how engines are observed."""
 
-    interval_s: PositiveFloat
-    probe_timeout_s: PositiveFloat
-    silent_down_s: PositiveFloat
-    stalled_s: PositiveFloat
+    interval_s: Annotated[float, msgspec.Meta(gt=0, le=5)]
+    """Figures older than five seconds are believed by nobody."""
+    probe_timeout_s: Seconds
+    silent_down_s: Seconds
+    stalled_s: Seconds
     test_pins: bool
-    attach_retry_s: PositiveFloat
+    attach_retry_s: Seconds
 
 
 class RoutingConfig(Section, frozen=True, kw_only=True):
@@ -101,8 +103,8 @@ class RoutingConfig(Section, frozen=True, kw_only=True):
     affinity: bool
     placement: Literal["least-loaded", "hash"]
     spill_threshold: SpillThreshold | Literal["auto"]
-    live_minutes: PositiveFloat
-    max_conversations: Annotated[int, msgspec.Meta(ge=1000)]
+    live_minutes: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
+    max_conversations: Annotated[int, msgspec.Meta(ge=1000, le=10**9)]
     admission: Literal["auto", "off"]
     prefer: Literal["balanced", "median", "tail"]
     max_wait_s: MaxWait
@@ -135,11 +137,22 @@ class ModelConfig(Section, frozen=True, kw_only=True):
         return self.name or (self.engine.model if self.engine.launched else None)
 
 
+def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address, in brackets or not; None: it is none.
+
+    A socket for both families shows a peer of IPv4 as ``::ffff:192.0.2.1``: that is an address of IPv4.
+    """
+    try:
+        address = ipaddress.ip_address(text.strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return address if mapped is None else mapped
+
+
 def is_loopback(host: str) -> bool:
-    """Whether a bound host is reachable from this machine only."""
+    """Whether a bound host, or a peer, is on this machine only."""
     if host.lower() in ("localhost", "ip6-localhost"):
         return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    address = address_of(host)
+    return address is not None and address.is_loopback

@@ -3,7 +3,7 @@
 First SIGTERM or SIGINT: new requests are refused and open streams finish within ``client.drain_s``. Second:
 open streams are cut. Third: the process ends where it stands. SIGUSR1 is a SIGTERM that leaves launched engines
 running, whatever ``on_exit`` says, for the next warden to take over: so a new configuration is applied without a cold
-start.
+start. SIGHUP (the terminal was closed) is a SIGTERM too, but only ever the first: kernel and shell both send it.
 
 Under systemd (``Type=notify``) it says when it is ready, what it does, and that it stops; and it feeds the watchdog
 from the data loop itself, so that a loop that is stuck misses the beat and is restarted. systemd then sends SIGABRT,
@@ -93,7 +93,7 @@ def run(config: Config) -> int:
     """Serve until a signal, in a process of its own. A second signal ends at once.
 
     Returns:
-        The exit status: 0, or ``START_AGAIN`` after SIGUSR1.
+        The exit status: 0, or ``START_AGAIN`` after SIGUSR1, also where that came before it was ready.
 
     Raises:
         ConfigError, StorageError: it could not start.
@@ -109,8 +109,9 @@ async def _serve(config: Config, manager: ServiceManager) -> int:
     signalled = _signals()
     manager.status("starting; waits for engines")
     starting = asyncio.ensure_future(warden.start())
-    if not await _before(starting, signalled):
-        return 0
+    ended_by = await _before(starting, signalled)
+    if ended_by is not None:
+        return START_AGAIN if ended_by == signal.SIGUSR1 else 0
     manager.tell("READY=1")
     telling = asyncio.ensure_future(manager.keep_told(warden)) if manager.listens else None
     # From here on the heap is mostly immortal: keep it out of collections, and collect all of it next to never, because
@@ -123,7 +124,7 @@ async def _serve(config: Config, manager: ServiceManager) -> int:
     log.info("stopping; open streams may finish", drain_s=config.client.drain_s, engines="left" if leave else "on_exit")
     manager.tell("STOPPING=1")
     stopping = asyncio.ensure_future(warden.stop(leave_engines=leave))
-    if not await _before(stopping, signalled):
+    if await _before(stopping, signalled) is not None:
         log.warning("second signal; open streams are cut")
         await warden.stop(drain_s=0, leave_engines=leave)
     if telling is not None:
@@ -140,19 +141,19 @@ def _summary(warden: Warden) -> str:
     return f"{ready} of {len(replicas)} replicas ready, {in_flight} requests in flight"
 
 
-async def _before(work: asyncio.Future[None], signalled: asyncio.Queue[int]) -> bool:
-    """Wait for work; a signal cancels it and makes this False."""
+async def _before(work: asyncio.Future[None], signalled: asyncio.Queue[int]) -> int | None:
+    """Wait for work; None: it is done. A signal cancels it and is returned."""
     interrupt = asyncio.ensure_future(signalled.get())
     waited: list[asyncio.Future[Any]] = [work, interrupt]
     await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
     interrupt.cancel()
     if work.done():
         work.result()
-        return True
+        return None
     work.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await work
-    return False
+    return interrupt.result()
 
 
 def _raise_file_limit() -> None:
@@ -165,12 +166,14 @@ def _raise_file_limit() -> None:
 
 
 def _signals() -> asyncio.Queue[int]:
-    """SIGTERM, SIGINT and SIGUSR1 as a queue; from the third on the process ends where it stands."""
+    """SIGTERM, SIGINT, SIGUSR1 and SIGHUP as a queue; from the third on the process ends where it stands."""
     queue: asyncio.Queue[int] = asyncio.Queue()
     seen = 0
 
     def arrived(number: int) -> None:
         nonlocal seen
+        if number == signal.SIGHUP and seen:
+            return
         seen += 1
         if seen > 2:
             os._exit(128 + number)
@@ -179,4 +182,6 @@ def _signals() -> asyncio.Queue[int]:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         loop.add_signal_handler(number, arrived, number)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup: it is to go on
+        loop.add_signal_handler(signal.SIGHUP, arrived, signal.SIGHUP)
     return queue

@@ -23,6 +23,7 @@ modelled seconds, while the gateway's own time limits stay real.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -36,7 +37,7 @@ import structlog
 from lmwarden.access.keys import Authenticator, KeyStore
 from lmwarden.access.lock import DataFolderLock
 from lmwarden.access.password import PasswordFile
-from lmwarden.access.secrets import StorageError, load_secrets
+from lmwarden.access.secrets import StorageError, load_secrets, owner_of
 from lmwarden.assembly import Assembly, Model, RouterFactory
 from lmwarden.config import Config, ConfigError, is_loopback
 from lmwarden.console.app import Parts, make_app
@@ -58,6 +59,8 @@ log = structlog.get_logger("lmwarden")
 
 KEYS_INTERVAL_S = 1.0
 """Real seconds between two looks whether the file of keys changed."""
+SNAPSHOT_INTERVAL_S = 1.0
+"""Between two looks at everything for the console; sooner where engines are looked at sooner."""
 HOMES_INTERVAL_S = 0.15
 """Real seconds between two looks for homes that changed; the ledger writes what it gets at once, so that a home is on
 disk 200 ms after it was bound. Shorter would cost: every write of its own takes as many pages again."""
@@ -174,6 +177,7 @@ class Warden:
         data_dir = config.storage.path
         place = config.origin.place("storage", "dir", default="--data-dir")
         secrets = load_secrets(data_dir, place)
+        _warn_root(data_dir, place)
         self._lock = DataFolderLock(data_dir, place)
         self._lock.acquire()
         tls = tls_context(config)
@@ -182,7 +186,7 @@ class Warden:
         sign_in = _sign_in(config)
         listener = listen_for_console(config)
         self._console_port = listener.getsockname()[1]
-        if authenticator.required and not authenticator.key_count:
+        if authenticator.required and not authenticator.key_count and keys.trouble() is None:
             log.warning("no API key exists, so every request is refused; make one: lmwarden keys create NAME")
         try:
             self._ledger = Ledger(data_dir, config.storage)
@@ -213,8 +217,8 @@ class Warden:
             await self._bind_gateway(self._gateway, tls)
             handles = [model.watch(config, self._clock, self._speed, self._gateway) for model in models]
             # An engine that was taken over serves already: nobody shall be refused because nobody looked yet.
-            taken_over = [watch for model in models for watch in model.watches_of_running()]
-            await asyncio.gather(*(watch.look() for watch in taken_over))
+            launched = [watch for model in models for watch in model.watches_of_launched()]
+            await asyncio.gather(*(watch.look() for watch in launched))
             self._lag.start()
             self._control = Control(
                 handles,
@@ -243,10 +247,11 @@ class Warden:
             raise
         await self._gateway.serve()
         self._console.start()
-        self._hold(self._control.run(config.watch.interval_s / self._speed))
+        snapshots_s = min(SNAPSHOT_INTERVAL_S, config.watch.interval_s) / self._speed
+        self._hold(self._control.run(snapshots_s))
         self._hold(_again_and_again(authenticator.refresh, KEYS_INTERVAL_S))
         self._hold(_again_and_again(self._save_homes, HOMES_INTERVAL_S))
-        self._hold(_again_and_again(self._observe, config.watch.interval_s / self._speed))
+        self._hold(_again_and_again(self._observe, snapshots_s))
         for model in models:
             self._assembly.tell(model)
             for watch in model.watches:
@@ -348,6 +353,14 @@ async def _again_and_again(work: Callable[[], None], interval_s: float) -> None:
             work()
         except Exception:
             log.exception("what is done at intervals failed")
+
+
+def _warn_root(data_dir: Path, place: str) -> None:
+    """What root makes in another user's folder, that user's warden cannot use later."""
+    owner = owner_of(data_dir, place)
+    if os.geteuid() == 0 and owner is not None and owner[0] != 0:
+        sentence = "root serves on a data folder of another user, whose own warden could not use its files afterwards"
+        log.warning(sentence, folder=str(data_dir), uid=owner[0])
 
 
 def _sign_in(config: Config) -> SignIn | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import stat
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from lmwarden.access.keys import MAX_CREDENTIAL_BYTES, Authenticator, KeyNameError, KeyStore, digest_of
 from lmwarden.access.secrets import StorageError
@@ -87,11 +89,33 @@ def test_a_damaged_file_leaves_the_last_good_keys(store: KeyStore, tmp_path: Pat
         store.digests()
 
 
+def test_what_was_wrong_with_the_file_may_end_without_a_change_of_it(
+    store: KeyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given back to its owner, or read while too many files were open: a key that was revoked must not work on."""
+    key, auth = store.create("anna").encode(), authenticator(store)
+    another_process = KeyStore(tmp_path, SECRET)
+    auth.refresh()
+    another_process.revoke("anna")
+    with monkeypatch.context() as patch, capture_logs() as logs:
+
+        def refused(path: Path) -> bytes:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        patch.setattr(Path, "read_bytes", refused)
+        for _ in range(3):
+            auth.refresh()
+    assert auth.check(key) is not None
+    assert [entry["log_level"] for entry in logs] == ["error"]
+    auth.refresh()
+    assert auth.check(key) is None
+
+
 def test_names(store: KeyStore) -> None:
     store.create("anna")
     with pytest.raises(KeyNameError, match="exists already"):
         store.create("anna")
-    for bad in ("", "a" * 65, "a b", "ä", "a/b", "a\n"):
+    for bad in ("", "a" * 65, "a b", "ä", "a/b", "a\n", ".", "..", "-_"):
         with pytest.raises(KeyNameError, match="allowed: 1 to 64 letters"):
             store.create(bad)
     with pytest.raises(KeyNameError, match=r"no key 'ben'; existing: anna"):
@@ -138,6 +162,17 @@ def test_files_of_before_have_keys_for_all_models(store: KeyStore, tmp_path: Pat
     found = authenticator(store).check(b"lmw_old")
     assert found is not None
     assert found.models is None
+
+
+def test_a_key_stays_good_whatever_version_hashed_it() -> None:
+    """The hash is what the file keeps: another one would lock everybody out."""
+    assert digest_of(b"lmw_old", b"s" * 32).hex() == "8e1176108fee8d41457da94a48065010"
+
+
+def test_as_many_models_with_names_as_long_as_allowed(store: KeyStore) -> None:
+    models = sorted(f"{number:03}" + "x" * 253 for number in range(100))
+    store.create("anna", models)
+    assert [key.models for key in store.stored()] == [models]
 
 
 @pytest.mark.parametrize("models", [[], [""], ["a\nb"], [" a"], ["x" * 257], [f"m{number}" for number in range(101)]])

@@ -78,6 +78,16 @@ def test_a_file_that_cannot_be_used_leaves_the_last_good_password(path: Path) ->
     assert password.refresh()
 
 
+def test_a_file_that_can_be_used_again_is_taken_without_another_change(path: Path) -> None:
+    """Its mode was wrong, and is set right: neither changes what a look at its time and size tells."""
+    password = PasswordFile(path, PLACE)
+    write(path, "another horse", 0o644)
+    assert not password.refresh()
+    path.chmod(0o600)
+    assert password.refresh()
+    assert password.matches("another horse")
+
+
 def test_a_file_is_read_once_for_each_change(path: Path) -> None:
     """It is looked at every few seconds: one that cannot be used is complained about once, and not each time."""
     password = PasswordFile(path, PLACE)
@@ -119,3 +129,8 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_group_may_read_it(tmp_path: Path) -> None:
     assert PasswordFile(write(tmp_path / "password", PASSWORD, 0o440), PLACE).matches(PASSWORD)
+
+
+@pytest.mark.parametrize("password", ["eight888", "x" * MOST_BYTES])
+def test_the_shortest_and_the_longest_that_may_be(tmp_path: Path, password: str) -> None:
+    assert PasswordFile(write(tmp_path / "password", password), PLACE).matches(password)

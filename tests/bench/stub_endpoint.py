@@ -40,6 +40,8 @@ class StubEndpoint:
         self.headers: list[dict[str, str]] = []
         self.patches: list[dict[str, Any]] = []
         self.routing: dict[str, Any] = {"affinity": True, "placement": "hash", "admission": "auto"}
+        self.model = "m"
+        """The only one that the console knows."""
         self.password: str | None = None
         """The console asks for it; None: it asks for none."""
         self.console_authorizations: list[str | None] = []
@@ -111,6 +113,8 @@ class StubEndpoint:
         return web.json_response({"success": True}) if self.can_reset else web.Response(status=404)
 
     async def _routing(self, request: web.Request) -> web.Response:
+        if request.match_info["name"] != self.model:
+            return web.Response(status=404)
         given = request.headers.get("Authorization")
         self.console_authorizations.append(given)
         if self.password is not None and given != f"Basic {b64encode(f'lmwarden:{self.password}'.encode()).decode()}":
@@ -140,7 +144,7 @@ class StubEndpoint:
         application.router.add_get("/v1/models", self._models)
         application.router.add_get("/metrics", self._metrics)
         application.router.add_post("/reset_prefix_cache", self._reset)
-        application.router.add_route("*", "/api/models/m/routing", self._routing)
+        application.router.add_route("*", "/api/models/{name:.+}/routing", self._routing)
         return application
 
 

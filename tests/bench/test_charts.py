@@ -6,7 +6,7 @@ from tests.bench.test_results import row
 
 from lmwarden.bench.charts import BarChart, Chart, LineChart, charts
 from lmwarden.bench.counters import EngineCounters
-from lmwarden.bench.results import AS_RECORDED, BenchResult, LevelResult, TtfbSeconds, WaitSeconds
+from lmwarden.bench.results import AS_RECORDED, BenchResult, LevelResult, RunFacts, TtfbSeconds, WaitSeconds
 
 
 def drawn(*rows: LevelResult) -> dict[str, Chart]:
@@ -74,3 +74,13 @@ def test_one_replica_is_no_spread() -> None:
 def test_beside_no_other_level_a_bar_has_its_arm_s_name() -> None:
     recorded = row(AS_RECORDED, loop="open", decisions={"placed": 1})
     assert bars(drawn(recorded)["decisions"]).bars == ("on",)
+
+
+def test_the_axis_of_busy_replicas_ends_with_as_many_as_there_are() -> None:
+    """As the run knew; else as many as answered; else where the line does."""
+    cells = [row(4, requests_by_replica={"e0/0": 1}), row(8, requests_by_replica={"e0/0": 1, "e0/1": 1})]
+    assert lines(drawn(*cells)["busy"]).most == 2
+    assert lines(drawn(row(4))["busy"]).most is None
+    run = RunFacts(command="c", started="s", machine="m", versions={}, replicas=4)
+    known = BenchResult(source="measured", hardware=None, workload="w", levels=cells, run=run)
+    assert [lines(chart).most for chart in charts(known) if chart.key == "busy"] == [4]

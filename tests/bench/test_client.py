@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from aiohttp import web
 from tests.bench.stub_endpoint import CHAT_STREAM, MESSAGES_STREAM, StubEndpoint, event, serving
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, turns
 
 from lmwarden.bench.client import AgentClient, listed_models
 from lmwarden.bench.conversation import Api, Conversation
@@ -136,6 +136,25 @@ async def test_a_client_that_leaves_closes_the_connection_and_goes_on(stub: Stub
 
 
 async def test_an_answer_that_ends_before_its_client_leaves_has_ended(stub: StubEndpoint) -> None:
+    session = SOURCE.session(0)
+    patient = replace(session, turns=(replace(session.turns[0], leaves_after_s=1000.0), *session.turns[1:]))
+    seen = record()
+    async with client(stub) as agents:
+        assert await agents.play(Conversation(patient, "m", Api.MESSAGES), seen)
+    assert not seen.left and seen.output_tokens == 41
+
+
+async def test_a_client_stays_for_as_long_as_it_has_patience_after_the_first_token(stub: StubEndpoint) -> None:
+    async def in_pieces(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.content_type = "text/event-stream"
+        await response.prepare(request)
+        for piece in MESSAGES_STREAM:
+            await response.write(piece)
+            await turns(50)
+        return response
+
+    stub.answer = in_pieces
     session = SOURCE.session(0)
     patient = replace(session, turns=(replace(session.turns[0], leaves_after_s=1000.0), *session.turns[1:]))
     seen = record()

@@ -30,6 +30,13 @@ async def test_an_arm_is_switched_and_set_back(stub: StubEndpoint) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["a/b#1", "a?", "%41 b", "m%23"])
+async def test_a_model_is_asked_for_by_any_name(stub: StubEndpoint, name: str) -> None:
+    stub.model = name
+    async with Console(stub.url, name) as console:
+        assert (await console.state()).affinity
+
+
 def state(*running: int | None, engines: tuple[str, ...] = ("e0", "e0")) -> RoutingState:
     rows = [ReplicaRow(f"{engine}/{i}", count) for i, (engine, count) in enumerate(zip(engines, running, strict=True))]
     return RoutingState(affinity=True, in_flight=0, replicas=rows)

@@ -29,6 +29,7 @@ async def test_each_way_to_fail_has_its_words(dead_port: int) -> None:
         assert plain_reason(await error_of(f"http://127.0.0.1:{server.port}", 1e-6)) == "no answer in time"
     assert plain_reason(await error_of(f"http://127.0.0.1:{dead_port}")) == "connection refused"
     assert plain_reason(await error_of("http://")) == "the address is no URL"
+    assert plain_reason(await error_of("http://no-such-host.invalid")) == "no such host"
     assert plain_reason(msgspec.DecodeError("x")) == "the answer has another form"
 
 

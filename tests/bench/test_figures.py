@@ -45,3 +45,13 @@ def test_the_legend_is_on_the_paper_and_leaves_room_for_the_plot(arms: tuple[str
         plot = figure.axes[0].get_window_extent()
         assert plot.width > 0.6 * paper.width
         assert plot.y1 <= words.y0
+
+
+def test_a_line_begins_at_zero_and_ends_below_the_top() -> None:
+    """A cut axis would make a gain of a twentieth look like a half. Seconds are drawn by their logarithm."""
+    linear = [draw(chart).axes[0] for chart in charts(result(ARMS, 4)) if chart.key in ("hits", "busy", "output")]
+    assert len(linear) == 3
+    for axes in linear:
+        bottom, top = axes.get_ylim()
+        assert bottom == 0
+        assert axes.dataLim.ymax < top

@@ -48,6 +48,8 @@ def test_waiting_requests_count_at_their_wait_so_far() -> None:
 def test_first_and_later_turns_are_told_apart() -> None:
     row = measured(turn(100, 104, 110, turn=0), turn(110, 111, 112, turn=1), turn(113, 114, 115, turn=2))
     assert (row.ttfb_s.first_turn_p95, row.ttfb_s.later_turn_p95, row.ttfb_s.mean) == (4, 1, 2)
+    row = measured(turn(100, 104, 110, turn=0), turn(110, 111, 112, turn=1), turn(113, 116, 117, turn=2))
+    assert (row.ttfb_s.first_turn_p50, row.ttfb_s.later_turn_p50) == (4, 2)
 
 
 def test_failures_are_counted_and_do_not_wait() -> None:

@@ -44,6 +44,7 @@ def test_whether_usage_and_engine_agree_is_said_where_both_are_known(engine: flo
     notes = said(row(prefix_hit_ratio=0.861, prefix_hit_ratio_engine=engine))
     assert [note for note in notes if "agree" in note] == [note for note in notes if says and says in note]
     assert bool(says) == any("agree" in note for note in notes)
+    assert not any("Where they can be compared" in note for note in notes), "they can be everywhere"
 
 
 def test_counters_over_other_requests_are_not_compared() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lmwarden.bench.errors import PlanError
-from lmwarden.bench.plan import Plan, parse_rates, plan_cells
+from lmwarden.bench.plan import Plan, parse_rates, plan_cells, run_seconds
 from lmwarden.bench.workload import load_workload
 
 
@@ -43,7 +43,14 @@ def test_rates_are_sessions_per_hour() -> None:
     assert parse_rates("240,480") == [240, 480]
 
 
-@pytest.mark.parametrize("text", ["", "ten", "0", "1.5", "240,240", "2000000"])
+@pytest.mark.parametrize("text", ["", "ten", "0", "240,0", "1.5", "240,240", "2000000"])
 def test_other_rates_are_refused(text: str) -> None:
     with pytest.raises(PlanError, match="--open-loop"):
         parse_rates(text)
+
+
+def test_how_long_a_run_takes_is_known_before_it() -> None:
+    """A warden rests between two cells, an endpoint without one does not."""
+    four_cells: dict[str, Any] = {"seconds": 100.0, "warmup_s": 20.0, "rest_s": 7.0}
+    assert run_seconds(plan(**four_cells)) == 4 * 120.0
+    assert run_seconds(plan(**four_cells, console_url="http://c")) == 4 * 120.0 + 3 * 7.0

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from lmwarden.bench.conversation import Api, Conversation
-from lmwarden.bench.replay import Replay, ReplaySource
+from lmwarden.bench.replay import Replay, ReplaySource, _Piece
 from lmwarden.bench.sessions import SessionSource
 from lmwarden.bench.trace import Trace, TraceHead, TraceRequest, TraceWriter, read_trace
 from lmwarden.bench.workload import load_workload
@@ -151,6 +151,22 @@ def test_an_answer_stands_in_the_next_prompt_only_where_it_fits(tmp_path: Path) 
     assert replay.prompt(1).startswith(first + "yes it is.")
     assert replay.prompt(2).startswith(first[: 8 * 4])
     assert not replay.prompt(2).startswith(first + "yes")
+
+
+def test_of_an_answer_the_text_is_cut_in_proportion() -> None:
+    """Our own words are four bytes a token, those of an engine are what they are."""
+    piece, ours = _Piece("a long answer in few tokens", 3), _Piece("ab  cd  ef  ", 3)
+    assert (piece.cut(2), piece.cut(3), piece.cut(9)) == (_Piece("a long answer in f", 2), piece, piece)
+    assert ours.cut(1) == _Piece("ab  ", 1)
+
+
+def test_who_shares_one_block_begins_with_the_same_text(tmp_path: Path) -> None:
+    trace = small(tmp_path, ("a", [b"1", b"2"], 9, 3), ("b", [b"1", b"x"], 9, 3), ("c", [b"y", b"2"], 9, 3))
+    replay = Replay(trace, "k")
+    first, second, third = (replay.prompt(number) for number in range(3))
+    assert second[: 4 * 4] == first[: 4 * 4]
+    assert second[4 * 4 :] != first[4 * 4 :]
+    assert third[: 4 * 4] != first[: 4 * 4]
 
 
 def test_conversations_come_again_with_other_text(tmp_path: Path) -> None:

@@ -102,6 +102,8 @@ def test_the_gain_is_one_sentence_with_its_numbers() -> None:
         "first token 2.33→0.48 s (median), +29 % output."
     )
     assert gain_sentence([OFF], "off", "on") is None
+    rates = [msgspec.structs.replace(one, loop="open", sessions=240) for one in (OFF, row())]
+    assert (gain_sentence(rates, "off", "on") or "").startswith("From off to on: at 240 sessions an hour 44→86 %")
 
 
 def test_the_terminal_shows_table_and_notes() -> None:
@@ -121,6 +123,9 @@ def test_a_simulated_engine_s_way_of_counting_is_told_in_the_report_and_not_unde
     show(Console(file=out, width=160), result(counted), [])
     assert "looked up other tokens" not in out.getvalue()
     assert "looked up other tokens" in markdown(result(counted))
+    measured = msgspec.structs.replace(result(counted), source="measured")
+    show(Console(file=out, width=160), measured, [])
+    assert "looked up other tokens" in out.getvalue(), "of a real engine it is told"
 
 
 def test_nothing_is_cut_off_on_a_narrow_terminal() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -23,6 +26,7 @@ from lmwarden.bench.sessions import PromptReuse
 from lmwarden.bench.workload import load_workload
 
 SPEED = 50.0
+SOURCES = Path(__file__).parents[2] / "src"
 
 
 @dataclass
@@ -148,7 +152,18 @@ async def test_an_interrupted_run_keeps_what_was_measured_and_sets_back(stub: St
     assert stub.patches[-1] == {"affinity": True, "placement": "hash", "admission": "auto"}
 
 
-async def test_signals_stop_a_run_and_a_second_one_cancels_it(stub: StubEndpoint) -> None:
+@pytest.fixture
+def heeded() -> Iterator[None]:
+    """SIGHUP does what it does where nobody said otherwise (whoever runs the tests may ignore it)."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_signals_stop_a_run_and_a_second_one_cancels_it(
+    number: signal.Signals, stub: StubEndpoint, heeded: None
+) -> None:
     stop = asyncio.Event()
 
     async def run() -> None:
@@ -158,10 +173,62 @@ async def test_signals_stop_a_run_and_a_second_one_cancels_it(stub: StubEndpoint
     stub.answer = stub.whole_answer
     task = asyncio.create_task(run())
     await stub.arrived.wait()
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), number)
     await task
     assert stop.is_set()
     assert stub.patches[-1] == {"affinity": True, "placement": "hash", "admission": "auto"}
+
+
+async def test_a_terminal_that_closes_says_so_more_than_once_and_cancels_nothing(heeded: None) -> None:
+    stop = asyncio.Event()
+    with stop_on_signals(stop):
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGHUP)
+        await stop.wait()
+        await asyncio.sleep(0)  # where a cancellation would arrive
+
+
+async def test_a_terminal_s_end_that_is_to_be_ignored_is(heeded: None) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stop = asyncio.Event()
+    with stop_on_signals(stop):
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+IN_A_TERMINAL = """
+import asyncio, pathlib, sys
+from lmwarden.bench.runner import stop_on_signals
+
+async def main():
+    stop = asyncio.Event()
+    with stop_on_signals(stop):
+        print("begun", flush=True)
+        await stop.wait()
+        print("to nobody", flush=True)
+        pathlib.Path(sys.argv[1]).write_text("to its end")
+
+asyncio.run(main())
+"""
+
+
+def test_a_run_whose_terminal_was_closed_goes_to_its_end(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+
+    def in_child() -> None:
+        os.login_tty(theirs)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    with subprocess.Popen(
+        [sys.executable, "-c", IN_A_TERMINAL, str(tmp_path / "saved")],
+        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+        preexec_fn=in_child,
+    ) as process:
+        os.close(theirs)
+        assert os.read(ours, 100) == b"begun\r\n"
+        os.close(ours)
+        assert process.wait(PATIENCE_S) == 0
+    assert (tmp_path / "saved").read_text() == "to its end"
 
 
 async def test_cancelling_a_run_sets_the_routing_back(stub: StubEndpoint) -> None:

@@ -74,6 +74,9 @@ def test_an_error_inside_the_stream_is_named() -> None:
     chat = ChatReader()
     chat.feed(event({"error": {"message": "engine dead", "code": 500}}), 0.0)
     assert (messages.error, chat.error) == ("overloaded_error", "error event")
+    unnamed = MessagesReader()
+    unnamed.feed(event({"type": "error"}), 0.0)
+    assert unnamed.error == "error event"
 
 
 def test_broken_json_is_an_error() -> None:

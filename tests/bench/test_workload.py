@@ -36,6 +36,14 @@ def test_a_good_file_is_read() -> None:
     assert workload.think_named("slow") is not None
 
 
+def test_a_client_may_leave_at_one_time_only() -> None:
+    for leaves_at in ("0.0", "2.5"):
+        leaving = f"[leaving]\nshare = 0.5\nafter_first_token_s = [{leaves_at}, {leaves_at}]\n[think.slow]"
+        found = decode_workload(GOOD.replace(b"[think.slow]", leaving.encode()), "w.toml")
+        assert found.leaving is not None
+        assert found.leaving.after_first_token_s == (float(leaves_at),) * 2
+
+
 @pytest.mark.parametrize(
     ("old", "new", "names"),
     [
@@ -47,6 +55,7 @@ def test_a_good_file_is_read() -> None:
         (b"shared_system_tokens = 10", b"shared_system_tokens = -1", "shared_system_tokens"),
         (b"[[0.0, 1.0], [1.0, 2.0]]", b"[[0.1, 1.0], [1.0, 2.0]]", "gap_s"),
         (b"[[0.0, 1.0], [1.0, 2.0]]", b"[[0.0, 3.0], [1.0, 2.0]]", "gap_s"),
+        (b"[[0.0, 1.0], [1.0, 2.0]]", b"[[0.0, 1.0], [0.5, 1.0], [0.5, 2.0], [1.0, 2.0]]", "gap_s"),
         (b"[[0.0, 1.0], [1.0, 2.0]]", b"[[0.0, 0.0], [1.0, 2.0]]", "gap_s"),
         (b"[layers]", b"[layers", "w.toml: not TOML: "),
         (b"turns = 2", b"turns = = 2", "not TOML: Invalid value (at line 8"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from tests.cli.refusing import refusal
 
+from lmwarden.access.keys import KeyStore, StoredKey
 from lmwarden.cli import main
 
 
@@ -54,8 +56,60 @@ def test_the_data_folder_is_named_by_flag_or_file(tmp_path: Path, capsys: pytest
         (["revoke", "nobody"], "there is no key 'nobody'; existing: none"),
         (["create", "two words"], "'two words' cannot be a name; allowed: 1 to 64 letters"),
         (["create", "anna", "--models", "a,,b"], "the models of a key are 1 to 100 names of served models"),
-        (["list", "--data-dir", "/dev/null/x"], "--data-dir: cannot make /dev/null/x: Not a directory"),
+        (["create", "anna", "--data-dir", ""], "--data-dir: must be a text of 1 to 4096 characters, not ''"),
+        (["create", "anna", "--data-dir", "/dev/null/x"], "--data-dir: cannot make /dev/null/x: Not a directory"),
     ],
 )
 def test_mistakes(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert says in refusal(capsys, "keys", *arguments)
+
+
+def test_only_making_a_key_makes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The usual reason that one is not there is that the warden's is another."""
+    folder = tmp_path / "data" / "lmwarden"
+    assert main(["keys", "list"]) == 0
+    listed = capsys.readouterr()
+    assert listed.out == ""
+    assert f"no warden has used {folder} yet" in listed.err
+    assert "there is no key 'ben'" in refusal(capsys, "keys", "revoke", "ben")
+    assert not folder.exists()
+    (tmp_path / "w.toml").write_text('[storage]\ndir = "other"\n')
+    for arguments, made in (([], folder), (["--config", "w.toml"], tmp_path / "other")):
+        assert main(["keys", "create", "anna", *arguments]) == 0
+        assert f"made a new data folder, {made}: only a warden on this folder" in capsys.readouterr().err
+        for command in (["create", "ben"], ["list"], ["revoke", "ben"]):
+            assert main(["keys", *command, *arguments]) == 0
+            assert capsys.readouterr().err == ""
+
+
+def test_root_acts_as_the_user_of_the_warden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it writes itself no warden could read: new keys would not be good, and revoked ones would stay so."""
+    folder = tmp_path / "folder"
+    assert main(["keys", "create", "anna", "--data-dir", str(folder)]) == 0
+    changes: list[tuple[str, int]] = []
+    users, write = [0], KeyStore._write
+
+    def become(user: int) -> None:
+        users.append(user)
+        changes.append(("user", user))
+
+    def noted(store: KeyStore, keys: list[StoredKey]) -> None:
+        changes.append(("writes", len(keys)))
+        write(store, keys)
+
+    monkeypatch.setattr("lmwarden.access.secrets.owner_of", lambda folder, place: (1234, 5678))
+    monkeypatch.setattr(os, "geteuid", lambda: users[-1])
+    monkeypatch.setattr(os, "seteuid", become)
+    monkeypatch.setattr(os, "getegid", lambda: 0)
+    monkeypatch.setattr(os, "setegid", lambda group: changes.append(("group", group)))
+    monkeypatch.setattr(KeyStore, "_write", noted)
+    assert main(["keys", "create", "ben", "--data-dir", str(folder)]) == 0
+    acting, back = [("group", 5678), ("user", 1234)], [("user", 0), ("group", 0)]
+    assert changes == [*acting, ("writes", 2), *back]
+    changes.clear()
+    assert main(["keys", "revoke", "nobody", "--data-dir", str(folder)]) == 2
+    assert changes == [*acting, *back]
+    changes.clear()
+    users.append(1000)
+    assert main(["keys", "revoke", "ben", "--data-dir", str(folder)]) == 0
+    assert changes == [("writes", 1)]

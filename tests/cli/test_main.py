@@ -38,7 +38,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["serve"], "no engine given; use --engine URL"),
         (["serve", "--engine", "nonsense"], "--engine: 'nonsense': expected http://host:port"),
         (["serve", "--engine", "http://h", "--port", "70000"], "--port: must be an integer from 0 to 65535, not 70000"),
-        (["serve", "--engine", "http://h", "--max-num-seqs", "0"], "--max-num-seqs: must be an integer of at least 1"),
+        (["serve", "--engine", "http://h", "--max-num-seqs", "0"], "--max-num-seqs: must be an integer from 1 to"),
         (["serve", "--max-num-seqs", "3"], "--max-num-seqs: goes with --engine"),
         (["serve", "--config", "absent.toml"], "absent.toml: cannot be read: No such file"),
         (["connect", "emacs"], 'Invalid value "emacs" for CLIENT. Choose from: "claude-code"'),

@@ -55,7 +55,7 @@ def test_engines_replace_the_models_of_a_named_file(tmp_path: Path) -> None:
 
 
 def test_all_places_can_be_set(tmp_path: Path) -> None:
-    config = made(engines=["http://a:1"], host="::1", port=1, console_port=2, data_dir=tmp_path)
+    config = made(engines=["http://a:1"], host="::1", port=1, console_port=2, data_dir=str(tmp_path))
     assert (config.client.host, config.client.port, config.console.port) == ("::1", 1, 2)
     assert config.storage.path == tmp_path
 

@@ -144,8 +144,9 @@ def test_every_phase_has_words() -> None:
 def test_a_running_process_that_does_not_answer() -> None:
     ill = process()
     checks = found(engines=(engine(state=EngineState.DOWN, launched=True, launch=ill.launch),))
-    assert "/replicas/e0/0/restart" in (checks["engine_down"].what_to_do or "")
-    assert "NAME" not in (checks["engine_down"].what_to_do or "")
+    assert "engine_down" not in checks, "that one is to be started, this one to be restarted"
+    assert "/replicas/e0/0/restart" in (checks["engine_hangs"].what_to_do or "")
+    assert "NAME" not in (checks["engine_hangs"].what_to_do or "")
 
 
 def test_what_is_not_known_is_not_said() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.console.made_up import counted, engine, model, snapshot
 
+from lmwarden.access.keys import KeyStore
 from lmwarden.console.checks import STUCK_S, check_all, check_model, warnings_of
 from lmwarden.console.findings import Check, Level
 
@@ -49,6 +51,19 @@ def test_troubles_of_the_installation(changes: dict[str, Any], code: str, level:
     assert check.level is level
     assert says in check.text
     assert check.what_to_do
+
+
+def test_keys_that_cannot_be_read(tmp_path: Path) -> None:
+    """A key that was revoked works on meanwhile: somebody must say so."""
+    taken, keys = snapshot(), KeyStore(tmp_path, b"s" * 32)
+    keys.create("anna")
+    assert "keys_unreadable" not in {check.code for check in check_all(taken, taken.taken_at, None, keys=keys)}
+    for spoil in (lambda path: path.write_text("{"), lambda path: (path.unlink(), path.mkdir())):
+        spoil(tmp_path / "keys.json")
+        (check,) = (one for one in check_all(taken, taken.taken_at, None, keys=keys) if one.level is Level.FAULT)
+        assert check.code == "keys_unreadable"
+        assert check.text == f"new API keys and revocations do not hold: {check.params['trouble']}"
+        assert "chown" in str(check.what_to_do)
 
 
 def test_a_data_loop_that_is_stuck() -> None:

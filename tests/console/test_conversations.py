@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from tests.console.scene import MODEL, Console
 from tests.ledger.samples import LIMIT_S, record
+from tests.waiting import PATIENCE_S
 
 from lmwarden.console.conversations import WHAT_TO_DO, ConversationItem, TurnItem
 from lmwarden.gateway.driver import HeldRequest
 from lmwarden.ledger.conversations import _CAUSE
 from lmwarden.ledger.ledger import Ledger
+from lmwarden.ledger.reader import Reader
 from lmwarden.types import Decision, Outcome, PrefixChange, RoutingRequest
 
 KEYS = [bytes([number]) * 16 for number in range(1, 8)]
@@ -166,6 +173,41 @@ async def test_what_breaks_prefixes(whole_console: Console, ledger: Ledger) -> N
     assert len((await whole_console.get("/api/prefix-breakers"))["items"]) == 2
     await whole_console.get("/api/prefix-breakers?model=nope", 404)
     await whole_console.get("/api/prefix-breakers?window=x", 400)
+
+
+@contextmanager
+def busy(reader: Reader) -> Iterator[None]:
+    """Somebody asks it something that takes long."""
+    begun, over = threading.Event(), threading.Event()
+
+    def question(connection: sqlite3.Connection) -> None:
+        begun.set()
+        over.wait(PATIENCE_S)
+
+    asking = threading.Thread(target=reader.ask, args=(question,))
+    asking.start()
+    try:
+        assert begun.wait(PATIENCE_S)
+        yield
+    finally:
+        over.set()
+        asking.join()
+
+
+async def test_nobody_waits_for_what_looks_at_all_rows(whole_console: Console, ledger: Ledger) -> None:
+    write(ledger, A, prefix_change=PrefixChange.TOOLS_CHANGED, recomputed_tokens=250, client="claude-code")
+    slow, quick = ("/api/prefix-breakers", "/api/keys"), (LIST, "/api/requests", "/api/overview", "/api/stats/latency")
+    async with asyncio.timeout(PATIENCE_S / 2):
+        with busy(ledger.slow_reader):
+            # More of them than threads.
+            waiting = [asyncio.ensure_future(whole_console.get(f"{slow[0]}?window={n}h")) for n in range(1, 41)]
+            for path in quick:
+                await whole_console.get(path)
+            assert not any(answer.done() for answer in waiting)
+        await asyncio.gather(*waiting)
+        with busy(ledger.reader):
+            for path in slow:
+                await whole_console.get(path)
 
 
 def test_every_cause_has_something_to_do() -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import time
 
 from multidict import CIMultiDict
+from starlette.applications import Starlette
+from starlette.types import Scope
 from tests.console.scene import ROUTING, Console
+
+from lmwarden.console.guard import Guard
+from lmwarden.console.session import is_local
 
 
 async def test_another_sites_page_changes_nothing(console: Console) -> None:
@@ -49,6 +54,20 @@ async def test_only_known_names_reach_it(console: Console) -> None:
     for host in (*allowed, *foreign):
         async with console.session.get(console.url + "/api/models", headers={"Host": host}) as response:
             assert response.status == (200 if host in allowed else 403), host
+
+
+def test_a_socket_for_both_families_shows_ipv4_in_a_form_of_its_own() -> None:
+    """What comes by IPv4 to a console that is bound to ``::``."""
+    headers = [(b"host", b"192.0.2.5:8081")]
+    for server, peer, known, local in (
+        ("::ffff:192.0.2.5", "::ffff:127.0.0.1", True, True),
+        ("::ffff:192.0.2.6", "::ffff:192.0.2.9", False, False),
+        ("192.0.2.5", "::1", True, True),
+    ):
+        scope: Scope = {"type": "http", "headers": headers, "server": (server, 8081), "client": (peer, 5)}
+        guard = Guard(Starlette(), [])
+        assert guard._host_allowed("192.0.2.5:8081", scope) is known
+        assert is_local(scope) is local
 
 
 async def test_a_preflight_grants_nothing(console: Console) -> None:

@@ -7,9 +7,11 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from starlette.datastructures import Headers
 from starlette.routing import Route
 from tests.access.clock import Now
 from tests.console.conftest import serving
@@ -22,7 +24,7 @@ from lmwarden.access.throttle import TRIES
 from lmwarden.bench.console import Console as BenchConsole
 from lmwarden.bench.errors import BenchError
 from lmwarden.config import Flag, load
-from lmwarden.console import static_files
+from lmwarden.console import session, static_files
 from lmwarden.console.app import Parts, make_app
 from lmwarden.console.session import SignIn
 from lmwarden.ledger.ledger import Ledger
@@ -128,6 +130,34 @@ async def test_a_change_needs_the_second_token(locked: Locked) -> None:
     assert status == 403
     locked.scene.refresh()
     assert locked.scene.control.routing_settings("org/model").affinity
+
+
+async def test_cookies_of_other_programs_on_this_host_do_not_matter(locked: Locked) -> None:
+    cookies = await locked.sign_in()
+    ours = "; ".join(f"{name}={value}" for name, value in cookies.items())
+    port = urlsplit(locked.url).port
+    for foreign in (
+        'prefs={"a":1,"b":[1, 2]}',
+        "a=b c",
+        "name=caf\u00e9",
+        "flag",
+        "user@host=1",
+        "expires=1",
+        'open="never closed',
+        '_xsrf=2|ab|cd; username-localhost-8888="2|1:0|10:17|23:username|44:abc="',
+        "lmwarden-session-1=another",
+        f"not-lmwarden-session-{port}=another; x=lmwarden-session-{port}=another",
+    ):
+        for header in (f"{foreign}; {ours}", f"{ours}; {foreign}", f"{foreign};{ours}"):
+            assert (await locked.answer("GET", "/api/models", Cookie=header))[0] == 200, header
+        assert (await locked.answer("GET", "/api/models", Cookie=foreign))[0] == 401
+
+
+@pytest.mark.parametrize("part", ["\\", "\\101", '"', ";", " ", "a=1; ", "; lmwarden-session-1=", 'a="'])
+def test_any_cookies_are_looked_through_in_one_go(part: str) -> None:
+    for value in (part * (4_000_000 // len(part)), 'a="' + part * (4_000_000 // len(part)) + '"'):
+        # What is quadratic would take days.
+        assert session._cookie(Headers({"cookie": value}), "lmwarden-session-8081") is None
 
 
 async def test_cookies_are_kept_from_scripts_and_other_sites(locked: Locked) -> None:

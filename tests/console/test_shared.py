@@ -85,6 +85,20 @@ async def test_an_answer_is_kept_for_a_second(
     assert handler.asked == ["a", "a"]
 
 
+async def test_an_answer_that_takes_longer_is_waited_for_by_all(
+    app: Starlette, handler: Handler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "KEPT_S", 0.0)
+    handler.may_answer.clear()
+    asking = []
+    for _ in range(3):
+        asking.append(asyncio.ensure_future(ask(app, "a")))
+        await asyncio.sleep(0)
+    handler.may_answer.set()
+    assert await asyncio.gather(*asking) == [(200, "a")] * 3
+    assert handler.asked == ["a"]
+
+
 async def test_errors_are_shared_too(app: Starlette, handler: Handler) -> None:
     answers = await asyncio.gather(*(ask(app, "bad") for _ in range(3)))
     assert answers == [(400, "bad")] * 3

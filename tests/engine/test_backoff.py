@@ -11,6 +11,7 @@ def test_failed_starts_wait_ever_longer_and_end() -> None:
     backoff = Backoff(load_launch())
     assert [backoff.failed_start() for _ in range(6)] == [1.0, 2.0, 4.0, 8.0, None, None]
     backoff.forget()
+    assert [backoff.no_start() for _ in range(10)] == [1.0] * 10, "nobody's failure"
     assert backoff.failed_start() == 1.0
 
 

@@ -40,6 +40,12 @@ async def test_a_healthy_engine(engine: FakeVllm, client: EngineClient) -> None:
     assert engine.authorizations == {"Bearer sk-e"}
 
 
+async def test_of_an_odd_card_only_the_name_is_taken(engine: FakeVllm, client: EngineClient) -> None:
+    engine.models = {"data": [{"id": "m", "root": 7, "parent": [1], "owned_by": {"a": 1}, "max_model_len": "many"}]}
+    (card,) = await client.models()
+    assert (card.id, card.root, card.parent, card.owned_by, card.max_model_len) == ("m", None, None, None, None)
+
+
 async def test_nobody_listens(engine: FakeVllm, client: EngineClient) -> None:
     await engine.stop()
     with pytest.raises(EngineRefusedError, match="does not accept connections"):
@@ -51,7 +57,7 @@ async def test_a_host_that_is_none_and_a_port_without_tls(engine: FakeVllm) -> N
     nowhere = msgspec.structs.replace(engine.endpoint(), host="no-such-host.invalid")
     plain = msgspec.structs.replace(engine.endpoint(), tls=True)
     async with aiohttp.ClientSession() as session:
-        with pytest.raises(EngineRefusedError, match="no such host"):
+        with pytest.raises(EngineSilentError, match="its name does not resolve"):
             await EngineClient(nowhere, session, timeout_s=PATIENCE_S).health()
         with pytest.raises(EngineUnwellError, match="TLS handshake"):
             await EngineClient(plain, session, timeout_s=PATIENCE_S).health()

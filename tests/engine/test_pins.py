@@ -181,6 +181,16 @@ async def test_one_miss_alone_is_no_verdict() -> None:
         await it.until(lambda: it.verdict(CHAT) is PinVerdict.VERIFIED)
 
 
+async def test_two_misses_are_a_verdict() -> None:
+    async with scene() as it:
+        asked = itertools.count()
+        it.served.chooses = lambda path, named: 2 if next(asked) in (1, 2) else named or 0
+        it.test.begin(await it.facts())
+        await it.until_tested()
+        assert (it.verdict(CHAT), it.verdict(MESSAGES)) == (PinVerdict.FAILED, PinVerdict.VERIFIED)
+        assert it.test.reports[CHAT].detail == "requests that named rank 0 were served by another"
+
+
 async def test_failed_holds_until_a_test_shows_the_opposite() -> None:
     async with scene(times=QUICK) as it:
         it.served.chooses = lambda path, named: 0
@@ -197,7 +207,7 @@ async def test_failed_holds_until_a_test_shows_the_opposite() -> None:
         await it.until(lambda: it.verdict(CHAT) is PinVerdict.VERIFIED)
 
 
-async def test_another_run_is_tested_anew() -> None:
+async def test_another_run_is_tested_anew(capsys: pytest.CaptureFixture[str]) -> None:
     async with scene() as it:
         it.test.begin(await it.facts())
         await it.until_tested()
@@ -212,6 +222,27 @@ async def test_another_run_is_tested_anew() -> None:
         await it.until_tested()
         assert len(it.engine.posts) == 18
         assert it.verdict(MESSAGES) is PinVerdict.VERIFIED
+    assert "pins not verified" not in capsys.readouterr().out, "that it is to be tested is no finding"
+
+
+async def test_what_an_earlier_run_showed_is_not_said_of_the_next() -> None:
+    """The engine ignores ranks, and is exchanged in the middle of its test for one that obeys."""
+    async with scene() as it:
+        first, second = await it.facts(), await it.facts()
+        it.served.chooses = lambda path, named: 0
+
+        def exchanged() -> None:
+            if it.engine.posts[-1] == (CHAT, "1"):
+                it.served.chooses, it.served.meanwhile = lambda path, named: named or 0, lambda: None
+                it.test.begin(second)
+
+        it.served.meanwhile = exchanged
+        it.test.begin(first)
+        await it.until_tested()
+        assert [(path, report.verdict) for path, report in it.tests()] == [
+            (CHAT, PinVerdict.VERIFIED),
+            (MESSAGES, PinVerdict.VERIFIED),
+        ]
 
 
 async def test_an_engine_that_counts_one_token_requests_is_verified_under_load() -> None:
@@ -295,6 +326,7 @@ async def test_several_ranks_with_obeyed_pins_are_asked_for_their_usage_too(deta
         await it.until_tested()
         assert it.verdict(CHAT) is PinVerdict.VERIFIED
         assert it.details == [details is not False]
+        assert None not in {rank for _, rank in it.engine.posts}, "none is sent without a rank"
 
 
 async def test_a_server_that_is_no_vllm_is_sent_nothing() -> None:

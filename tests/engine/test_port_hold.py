@@ -114,3 +114,16 @@ def test_two_listeners_of_which_one_is_a_stranger_s() -> None:
         finally:
             os.kill(pid, 9)
             os.waitpid(pid, 0)
+
+
+def test_where_strangers_cannot_be_seen_it_is_asked_whether_one_of_ours_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lmwarden.engine.port_hold.sys.platform", "darwin")
+    with server(0) as engine, socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = engine.getsockname()[1]
+        assert listens_alone(port, [2**30, HERE])
+        assert not listens_alone(port, [2**30])
+        assert not listens_alone(bound.getsockname()[1], [HERE])
+        assert foreign_listener(port, []) is None

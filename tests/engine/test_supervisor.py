@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -16,6 +20,7 @@ import pytest
 from tests.engine.launching import Followed, Launched, News, Roll, plan, settings
 
 from lmwarden.config import LaunchConfig, load
+from lmwarden.engine import port_hold, processes, records
 from lmwarden.engine import supervisor as module
 from lmwarden.engine.launch import LaunchPlan, plan_engines
 from lmwarden.engine.processes import ProcessId, Send, alive, read_process, send
@@ -67,7 +72,7 @@ async def test_it_starts_serves_and_stops(place: Place) -> None:
     state = supervisor.state
     assert (state.phase, state.pid, state.restarts, state.taken_over) == (STARTING, main.process.pid, 0, False)
     assert (state.step, state.progress_ratio, state.outdated) == ("importing", None, False)
-    assert supervisor.may_serve()
+    assert await supervisor.may_serve()
     supervisor.ready()
     assert supervisor.state.phase is RUNNING
     assert supervisor.state.step is None
@@ -77,7 +82,7 @@ async def test_it_starts_serves_and_stops(place: Place) -> None:
     state = supervisor.state
     assert (state.phase, state.exit_status, state.pid) == (STOPPED, -signal.SIGTERM, None)
     assert launched.news.told == ["started e0", "ended e0"]
-    assert not supervisor.may_serve()
+    assert not await supervisor.may_serve()
     supervisor.ready()
     await supervisor.stop()
     assert supervisor.state.phase is STOPPED
@@ -111,7 +116,7 @@ async def test_a_crash_is_told_at_once_and_a_ready_engine_is_started_again_at_on
     supervisor.ready()
     main.kill()
     await launched.ends()
-    assert not supervisor.may_serve()
+    assert not await supervisor.may_serve()
     again = await place.roll.next()
     state = supervisor.state
     assert (state.restarts, state.exit_status, state.pid) == (1, -signal.SIGKILL, again.process.pid)
@@ -171,6 +176,51 @@ async def test_a_program_that_is_not_there(place: Place) -> None:
         await launched.supervisor.restart()
     assert (await launched.reaches(FAILED)).restarts == 0
     assert launched.news.told == []
+
+
+async def test_a_start_that_this_machine_has_no_files_left_for_is_not_the_engine_s_failure(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    spawn = processes.spawn
+
+    def sometimes(argv: Collection[str], env: dict[str, str], output: int) -> ProcessId:
+        tried.append(1)
+        if len(tried) <= 5:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return spawn(argv, env, output)
+
+    monkeypatch.setattr(processes, "spawn", sometimes)
+    launched = await place.begin("serve", settings(failed_after=2))
+    state = await launched.reaches(BACKING_OFF)
+    assert state.detail.startswith("it could not be started: Too many open files; the next start is in ")
+    await place.roll.next()
+    assert len(tried) == 6
+
+
+async def test_what_may_take_long_is_not_done_on_the_loop(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables with a line for each connection of the machine, and forced writes: streams would wait for them."""
+    threads: dict[str, set[threading.Thread]] = {}
+
+    def noted(where: ModuleType, name: str) -> None:
+        does = getattr(where, name)
+
+        def note(*arguments: Any) -> Any:
+            threads.setdefault(name, set()).add(threading.current_thread())
+            return does(*arguments)
+
+        monkeypatch.setattr(where, name, note)
+
+    launched = place.make(plan(place.roll, "serve"))
+    await launched.supervisor.prepare()
+    for where, name in ((port_hold, "_listening_sockets"), (port_hold, "_sockets_of"), (records, "write_private")):
+        noted(where, name)
+    await launched.begin()
+    await place.roll.next()
+    assert await launched.supervisor.may_serve()
+    await launched.supervisor.restart()
+    assert set(threads) == {"_listening_sockets", "_sockets_of", "write_private"}
+    assert not any(threading.current_thread() in seen for seen in threads.values())
 
 
 async def test_restarts_and_stops_beside_each_other(place: Place) -> None:
@@ -264,8 +314,9 @@ async def test_a_child_without_our_environment_is_remembered(place: Place, monke
     await bare.end()
 
 
+@pytest.mark.parametrize("asked_to_restart", [True, False])
 async def test_a_process_that_follows_no_signal_keeps_others_off_its_gpu(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch, asked_to_restart: bool
 ) -> None:
     monkeypatch.setattr(module, "IDLE_GRACE_S", 0.01)
     held: list[int] = []
@@ -282,8 +333,9 @@ async def test_a_process_that_follows_no_signal_keeps_others_off_its_gpu(
     main.kill()
     state = await launched.reaches(STUCK)
     assert state.detail.startswith(f"process {core.process.pid} does not follow SIGKILL and may hold its GPU")
-    with pytest.raises(LaunchError, match="does not follow SIGKILL"):
-        await launched.supervisor.restart()
+    if asked_to_restart:
+        with pytest.raises(LaunchError, match="does not follow SIGKILL"):
+            await launched.supervisor.restart()
     assert place.roll.called("main") == 1
     core.kill()
     await place.roll.next("core")
@@ -305,7 +357,7 @@ async def test_a_first_process_that_follows_no_signal(place: Place) -> None:
     with pytest.raises(LaunchError, match=f"process {main.process.pid} does not follow"):
         await launched.supervisor.restart()
     assert launched.supervisor.state.phase is STUCK
-    assert not launched.supervisor.may_serve()
+    assert not await launched.supervisor.may_serve()
     blocked.clear()
     main.kill()
     again = await place.roll.next()
@@ -331,7 +383,7 @@ async def test_many_at_once_have_ports_of_their_own(place: Place) -> None:
     await asyncio.gather(*(launched.begin() for launched in many))
     for _ in many:
         await place.roll.next()
-    assert all(launched.supervisor.may_serve() for launched in many)
+    assert all([await launched.supervisor.may_serve() for launched in many])
 
 
 async def test_a_stranger_on_the_port_is_named_and_not_adopted(place: Place) -> None:
@@ -343,10 +395,10 @@ async def test_a_stranger_on_the_port_is_named_and_not_adopted(place: Place) -> 
         name = psutil.Process().name()
         taken = f"port {endpoint.port} is taken by process {os.getpid()} ({name}), which the warden did not start"
         assert state.detail == f"{taken}; the next start is in 3600 s"
-        assert not launched.supervisor.may_serve()
+        assert not await launched.supervisor.may_serve()
     await launched.supervisor.restart()
     await place.roll.next()
-    assert launched.supervisor.may_serve()
+    assert await launched.supervisor.may_serve()
 
 
 async def test_a_stranger_beside_an_engine_that_does_not_listen(place: Place) -> None:
@@ -354,9 +406,9 @@ async def test_a_stranger_beside_an_engine_that_does_not_listen(place: Place) ->
     endpoint = await launched.supervisor.prepare()
     await launched.begin()
     await place.roll.next()
-    assert not launched.supervisor.may_serve()
+    assert not await launched.supervisor.may_serve()
     with squat(endpoint.port):
-        assert not launched.supervisor.may_serve()
+        assert not await launched.supervisor.may_serve()
 
 
 # -- take-over -----------------------------------------------------------------------------------------
@@ -374,7 +426,7 @@ async def test_a_later_warden_takes_it_over_with_its_port(place: Place) -> None:
     with socket.create_connection((endpoint.host, endpoint.port)):
         pass
     await second.begin()
-    assert second.supervisor.may_serve()
+    assert await second.supervisor.may_serve()
     second.supervisor.ready()
     assert second.news.told == []
     main.kill()
@@ -498,7 +550,7 @@ async def test_our_own_simulated_engine_is_launched_like_any_other(place: Place)
     (of,) = plan_engines(load(path).models[0].engine, name="m", aliases=(), first_number=0)
     launched = await place.make(of).begin()
     await launched.gets_to("starting the server")
-    assert launched.supervisor.may_serve()
+    assert await launched.supervisor.may_serve()
     endpoint = await launched.supervisor.prepare()
     async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{endpoint.port}/v1/models") as answer:
         assert (await answer.json())["data"][0]["id"] == "m"

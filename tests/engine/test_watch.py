@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
 from collections.abc import AsyncIterator, Callable
 
 import aiohttp
 import msgspec
 import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.connector import AddrInfoType
 from tests.engine.fake_vllm import FakeVllm, Served, fake_vllm, page
 from tests.waiting import PATIENCE_S
 
@@ -62,10 +67,13 @@ class Process:
 
     def __init__(self) -> None:
         self.ours = False
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What happens while it is looked whose the port is."""
         self.told: list[str] = []
         self.kv_bytes_per_token: float | None = None
 
-    def may_serve(self) -> bool:
+    async def may_serve(self) -> bool:
+        self.meanwhile()
         return self.ours
 
     def ready(self) -> None:
@@ -75,8 +83,10 @@ class Process:
 class Scene:
     """One engine, its watch, and what the watch said. Another engine of the model is there and ready."""
 
-    def __init__(self, engine: FakeVllm, session: aiohttp.ClientSession) -> None:
+    def __init__(self, engine: FakeVllm, session: aiohttp.ClientSession, *, host: str | None = None) -> None:
         self.engine = engine
+        self.host = host
+        """Its name; None: its address."""
         self.sink = Recorder()
         self.now = 100.0
         self.session = session
@@ -91,6 +101,7 @@ class Scene:
     def make(self, *, ranks: int = 2, test_pins: bool = False, **settings: float) -> EngineWatch:
         chosen = watch_settings(**settings)
         endpoint = self.engine.endpoint(ranks)
+        endpoint = msgspec.structs.replace(endpoint, host=self.host or endpoint.host)
         client = EngineClient(endpoint, self.session, chosen.probe_timeout_s)
         self.watch = EngineWatch(
             endpoint,
@@ -166,6 +177,83 @@ async def test_one_refused_look_cuts_nothing_and_two_do(scene: Scene) -> None:
     assert scene.sink.take() == ["up e0/0 process-2000.000", "up e0/1 process-2000.000"]
 
 
+async def test_whose_port_it_is_was_asked_of_another_process(scene: Scene) -> None:
+    """While it was looked, ours ended and was started anew: who listens there now was never looked at."""
+
+    def restarted() -> None:
+        scene.watch.process_ended()
+        scene.watch.process_started()
+
+    scene.launch().meanwhile = restarted
+    await scene.watch.look()
+    assert scene.engine.asked == []
+
+
+class BrokenNetwork(AbstractResolver):
+    """This machine's own: sockets that cannot be had, names that do not resolve."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.error: OSError | None = None
+        self.knows_names = True
+
+    def open(self, info: AddrInfoType) -> socket.socket:
+        if self.error is not None:
+            raise self.error
+        return socket.socket(*info[:3])
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        if not self.knows_names:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        flags = socket.AI_NUMERICHOST
+        return [ResolveResult(hostname=host, host=self.address, port=port, family=family, proto=0, flags=flags)]
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+async def broken() -> AsyncIterator[tuple[Scene, BrokenNetwork]]:
+    """An engine that has a name, and connections that are never kept."""
+    async with fake_vllm() as engine:
+        network = BrokenNetwork(engine.endpoint().host)
+        connector = aiohttp.TCPConnector(
+            force_close=True, resolver=network, socket_factory=network.open, use_dns_cache=False
+        )
+        async with aiohttp.ClientSession(connector=connector) as session:
+            yield Scene(engine, session, host="engine.example"), network
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL])
+async def test_what_is_missing_here_tells_nothing_of_an_engine(
+    broken: tuple[Scene, BrokenNetwork], number: int
+) -> None:
+    scene, network = broken
+    await scene.make(silent_down_s=1e-9).look()
+    scene.sink.take()
+    network.error = OSError(number, os.strerror(number))
+    assert await scene.looks(4) == []
+    assert scene.watch.state is EngineState.UP
+    network.error = None
+    assert await scene.looks(1) == []
+
+
+async def test_a_way_that_is_broken_is_a_silence(broken: tuple[Scene, BrokenNetwork]) -> None:
+    """No open request is cut for it: connections outlive a name server and a switch."""
+    scene, network = broken
+    for silent_down_s, news in ((1000.0, []), (1e-9, DOWN)):
+        await scene.make(silent_down_s=silent_down_s).look()
+        scene.sink.take()
+        network.knows_names = False
+        assert await scene.looks(3) == news
+        network.knows_names, network.error = True, OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
+        assert await scene.looks(3) == []
+        network.error = None
+    assert await scene.looks(1) == UP
+
+
 async def test_a_good_look_between_two_bad_ones_forgives_the_first(scene: Scene) -> None:
     await scene.watch.look()
     scene.sink.take()
@@ -189,6 +277,16 @@ async def test_silence_cuts_nothing_until_it_lasted(scene: Scene) -> None:
     scene.sink.take()
     scene.engine.breaks = HEALTH
     assert await scene.looks(2) == DOWN
+
+
+async def test_an_answered_look_ends_a_silence(scene: Scene) -> None:
+    """Two looks without an answer, and one with an answer between them, are no silence that lasts."""
+    await scene.make(silent_down_s=1e-9).look()
+    scene.sink.take()
+    for breaks in (HEALTH, set(), HEALTH, set()):
+        scene.engine.breaks = breaks
+        await scene.watch.look()
+    assert scene.sink.take() == []
 
 
 async def test_a_silent_engine_whose_answers_flow_stays(scene: Scene) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.routing.asking import steps_of
 
 from lmwarden.gateway.billing_line import without_billing_line
 from lmwarden.gateway.splice import apply
@@ -70,6 +72,30 @@ def test_without_a_system_prompt_and_in_odd_bodies_nothing_changes() -> None:
         b'{"system":[{"text":"x-anthropic-a","text":5}]}',
     ):
         assert stripped(body) == body
+
+
+@pytest.mark.parametrize(("lines", "others", "stays"), [(16, 984, False), (17, 0, True), (1, 1000, True)])
+def test_so_many_blocks_are_nobodys_system_prompt(lines: int, others: int, stays: bool) -> None:
+    kept = [block("You are T.")] * others
+    body = {"model": "m", "system": [block(LINE)] * lines + kept, "messages": []}
+    result = json.loads(stripped(json.dumps(body).encode()))
+    assert result == (body if stays else {**body, "system": kept})
+
+
+def test_half_a_character_in_a_message_does_not_keep_it() -> None:
+    body = json.dumps({"system": [block(LINE), block("You are T.")], "messages": [block("cut HALF")]})
+    body = body.replace("HALF", "\\ud83d")
+    kept = json.dumps([block("You are T.")])
+    assert stripped(body.encode()).startswith(f'{{"system": {kept}, "messages"'.encode())
+    assert b"cut \\ud83d" in stripped(body.encode())
+
+
+def test_a_system_prompt_twice_as_long_takes_no_more_steps() -> None:
+    unit = b'{"text":"x-anthropic-a: b\\nT","c":"y"},'
+    few, many = (b'{"system":[' + unit * count + b"0]}" for count in (10_000, 20_000))
+    assert steps_of(partial(without_billing_line, few, decode_fields(few))) == steps_of(
+        partial(without_billing_line, many, decode_fields(many))
+    )
 
 
 @given(

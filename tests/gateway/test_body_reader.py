@@ -83,10 +83,15 @@ async def test_a_trickle_is_a_standstill(make_scene: SceneMaker, path: str, fram
                 assert scene.gateway.connections
 
 
-async def test_a_slow_body_that_makes_progress_arrives(make_scene: SceneMaker) -> None:
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_slow_body_that_makes_progress_arrives(make_scene: SceneMaker, chunked: bool) -> None:
     async with make_scene(body_stall_s=0.1, body_progress_bytes=100, sweep_s=0.01) as scene:
         scene.engine.default = whole(b"{}")
-        text = post("/v1/embeddings", b'{"model":"m","pad":"%b"}' % (b"x" * 4000))
+        body = b'{"model":"m","pad":"%b"}' % (b"x" * 4000)
+        text = post("/v1/embeddings", body)
+        if chunked:
+            head = b"POST /v1/embeddings HTTP/1.1\r\nHost: g\r\nx-api-key: %b\r\nTransfer-Encoding: chunked\r\n\r\n"
+            text = head % KEY + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
         client = await scene.connect()
         for at in range(0, len(text), 100):
             await client.send(text[at : at + 100])

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import ipaddress
-import ssl
-from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from tests.gateway.conftest import KEY, SceneMaker, chat, post
 from tests.stub_engine import MESSAGE, silence, whole
 from tests.waiting import PATIENCE_S, turns, until
@@ -367,62 +359,3 @@ def test_names_must_be_unique() -> None:
     served = ServedModel(name="m", router=None, engines={}, identity_secret=b"")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="same name"):
         Gateway([served, served], None, None, GatewaySettings())  # type: ignore[arg-type]
-
-
-def _self_signed(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    certificate_file, key_file = folder / "certificate.pem", folder / "key.pem"
-    certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return certificate_file, key_file
-
-
-async def test_a_handshake_of_tls_has_a_time_limit(make_scene: SceneMaker, tmp_path: Path) -> None:
-    certificate_file, key_file = _self_signed(tmp_path)
-    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server_side.load_cert_chain(certificate_file, key_file)
-    async with make_scene(tls=server_side, head_s=0.2) as scene:
-        for said in (b"", b"\x16\x03\x01"):
-            client = await scene.connect()
-            await client.send(said)
-            assert await client.rest() == b""
-
-
-async def test_tls(make_scene: SceneMaker, tmp_path: Path) -> None:
-    certificate_file, key_file = _self_signed(tmp_path)
-    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server_side.load_cert_chain(certificate_file, key_file)
-    client_side = ssl.create_default_context(cafile=str(certificate_file))
-    async with make_scene(tls=server_side) as scene:
-        client = await scene.connect(client_side)
-        for request, status in (
-            (post("/v1/chat/completions", chat()), 200),
-            (post("/v1/chat/completions", b'{"model":"m","pad":"%b"}' % (b"x" * 300_000)), 200),
-            (post("/v1/nothing", b"{}"), 404),
-        ):
-            await client.send(request)
-            assert (await client.response()).status == status
-        assert len(scene.engine.seen[1].body) > 300_000
-        scene.engine.script.append(silence())
-        await client.send(post("/v1/chat/completions", chat()))
-        seen = (await scene.engine.requests(3))[-1]
-        client.leave()
-        await asyncio.wait_for(seen.dropped.wait(), PATIENCE_S)
-        await scene.at_rest()
-        assert scene.rows[-1].outcome is Outcome.CANCELLED

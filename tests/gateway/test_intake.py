@@ -8,7 +8,8 @@ import pytest
 from tests.gateway.conftest import Scene, SceneMaker, chat, post
 from tests.stub_engine import MESSAGE, stream, whole
 
-from lmwarden.types import ReplicaId
+from lmwarden.gateway import intake
+from lmwarden.types import Outcome, ReplicaId
 
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
 SESSION = "X-Claude-Code-Session-Id: 3e0c1f6a-0000-4000-8000-000000000001"
@@ -39,6 +40,50 @@ async def test_bodies_that_are_the_clients_mistake(make_scene: SceneMaker, path:
         assert "none" not in error["message"]
         assert "169" not in error["message"]
         assert scene.engine.seen == []
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("member", ["messages", "input", "system", "tools", "metadata", "previous_response_id"])
+async def test_nesting_at_the_limit_is_served_or_refused_and_nothing_of_it_stays(
+    make_scene: SceneMaker, monkeypatch: pytest.MonkeyPatch, path: str, member: str
+) -> None:
+    """A later look at a body has less of the stack than the first one."""
+    async with make_scene() as scene:
+        monkeypatch.setattr(scene.router, "wants_opening", lambda conversation: True)
+        for deep in range(850, 1000, 2):
+            nested = b'[{"role":"user","content":[{"type":"text","text":"a","y":%b%b}]}]' % (b"[" * deep, b"]" * deep)
+            if member == "previous_response_id":
+                nested = b"[" * deep + b"]" * deep
+            elif member == "metadata":
+                nested = b'{"user_id":"{\\"session_id\\":\\"a\\",\\"y\\":%b"}' % (b"[" * deep * 4)
+            for lines in ((), (SESSION,)):
+                response = await scene.ask(post(path, b'{"model":"m","%b":%b}' % (member.encode(), nested), *lines))
+                assert response.status in (200, 400, 404)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_fault_of_ours_leaves_nothing_of_its_request(
+    make_scene: SceneMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, begun: bool
+) -> None:
+    async with make_scene() as scene:
+
+        def fail(request: object, *_: object) -> None:
+            if begun:
+                scene.router.offered.append(request)
+                scene.router.ends[-len(scene.router.offered)] = (Outcome.CANCELLED, None)
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as patch:
+            if begun:
+                patch.setattr(scene.router, "offer", fail)
+            else:
+                patch.setattr(intake, "routing_request", fail)
+            for _ in range(2):
+                response = await scene.ask(post("/v1/chat/completions", chat()))
+                assert response.closed if begun else response.status == 500
+        await scene.at_rest()
+        assert (await scene.ask(post("/v1/chat/completions", chat()))).status == 200
+    assert "a request met a fault" in caplog.text
 
 
 async def test_text_of_a_prompt_is_in_no_error(make_scene: SceneMaker, caplog: pytest.LogCaptureFixture) -> None:

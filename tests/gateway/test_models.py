@@ -42,6 +42,18 @@ def test_find(raw: str, model: str | None) -> None:
     assert found.find(raw.encode()) == model  # remembered
 
 
+@pytest.mark.parametrize("long", ["[1m]" * 250_000 + "x", "x" + "[1m]" * 250_000, "claude-" + "a" * 1_000_000])
+def test_a_name_as_long_as_a_body_is_not_taken_apart(long: str) -> None:
+    found = names()
+    assert found.find(msgspec.json.encode(long)) is None  # and at once: what is quadratic would take hours
+    assert found.find(msgspec.json.encode("claude-" + "a" * 500)) == "BIG"
+
+
+def test_a_long_name_of_the_configuration_is_found() -> None:
+    long = "m" * 2_000
+    assert ModelNames({long: "M", "n": "N"}, {}).find(msgspec.json.encode(long)) == "M"
+
+
 def test_an_absent_model_means_the_only_one() -> None:
     only = ModelNames({"m": "M"}, {})
     assert only.find(b"") == only.find(b"null") == "M"

@@ -40,12 +40,18 @@ def put(watch: PrefixWatch, data: bytes, key: bytes | None = KEY, **changes: Any
 
 
 def finish(
-    watch: PrefixWatch, job: PrefixJob | None, *, rank: int = 0, prompt: int = 1000, cached: int | None = 0
+    watch: PrefixWatch,
+    job: PrefixJob | None,
+    *,
+    rank: int = 0,
+    prompt: int = 1000,
+    cached: int | None = 0,
+    ended_at: float = 8.0,
 ) -> tuple[PrefixChange | None, float | None, int | None]:
     assert job is not None
     action = Dispatch(1, ReplicaId("e0", rank), "e0", Decision.STICKY)
     usage = Usage(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=10)
-    return watch.ended(job, action, f"e0/{rank}", RUNS, usage, 2.0)
+    return watch.ended(job, action, f"e0/{rank}", RUNS, usage, ended_at)
 
 
 @pytest.fixture
@@ -216,6 +222,7 @@ def test_a_recording_is_written_with_what_the_engine_counted(tmp_path: Path) -> 
     (file,) = (tmp_path / FOLDER).iterdir()
     trace = read_trace(file)
     assert [one.t_s for one in trace.requests] == [0.0, 1.0, 1.5, 2.0]
+    assert {one.ended_s for one in trace.requests} == {3.0}
     main, again, other, sub = trace.requests
     assert main.conversation == again.conversation == sub.parent
     assert len({main.conversation, other.conversation, sub.conversation}) == 3

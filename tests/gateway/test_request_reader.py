@@ -226,3 +226,15 @@ async def test_what_we_answer_ourselves_takes_no_large_body(make_scene: SceneMak
             await client.until(b"HTTP/1.1 4")
             assert scene.gateway.budget.held_bytes == 0
         assert (await scene.ask(head.replace(b"HEAD / ", b"GET /healthz ") + b"\r\n")).status in (200, 401, 404, 503)
+
+
+@pytest.mark.parametrize("next_one", [b"", b"POST /v1/messages HTTP/1.1\r\nHo"])
+def test_while_an_answer_streams_nothing_is_kept_that_can_be_made_anew(next_one: bytes) -> None:
+    """What stands behind an open stream is kept thousands of times; the head of a next request is not lost by it."""
+    text = ask(b"/v1/messages", b"{}", *KEYS[1])
+    reader = LoneReader(OneJudge())
+    reader.give(text + next_one)
+    reader.stream_begins()
+    assert (reader._parser is None and reader._memory is None) is not bool(next_one)
+    reader.give(text[len(next_one) :])
+    assert [outcome(read) for read in reader.requests] == [outcome(alone(text))] * 2

@@ -294,8 +294,7 @@ def test_ids_are_not_kept() -> None:
         (b'{"previous_response_id":7}', None),
         (b'{"previous_response_id":"\\u0072\\u0031"}', "r1"),
         (b'{"input":"\\ud83d","previous_response_id":"r1"}', "r1"),
-        (b'{"previous_response_id":"\\ud83d"}', "\ud83d"),
-        (b'{"previous_response_id":"\\ud83d","a":%b1%b}' % (b"[" * 5000, b"]" * 5000), None),
+        (b'{"previous_response_id":"\\ud83d"}', "\ufffd"),
         (bytearray(b'{"previous_response_id":"r1"}'), "r1"),
     ],
 )

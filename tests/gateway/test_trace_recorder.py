@@ -96,3 +96,28 @@ def test_a_full_disk_while_writing_ends_the_file(tmp_path: Path, monkeypatch: py
     record(recorder)
     recorder.close()
     assert len(files(tmp_path)) == 2
+
+
+def test_a_full_disk_while_it_is_written_out_ends_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = TraceRecorder(tmp_path)
+    record(recorder)
+    (first,) = files(tmp_path)
+    assert recorder._file is not None
+    recorder._file.close()
+
+    class Full:
+        def flush(self) -> None:
+            raise OSError(28, "No space left on device")
+
+        def close(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(recorder, "_file", Full())
+    with capture_logs() as logs:
+        recorder.flush()
+        recorder.flush()
+    assert [entry["event"] for entry in logs] == ["a trace file could not be completed"]
+    record(recorder)
+    recorder.close()
+    (second,) = set(files(tmp_path)) - {first}
+    assert len(read_trace(second).requests) == 1

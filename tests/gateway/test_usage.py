@@ -209,3 +209,11 @@ def test_no_tap_knows_nothing() -> None:
     assert tap.clean_end()
     assert not tap.between_events()
     assert tap.usage() == Usage()
+
+
+def test_a_prompt_may_be_cached_to_its_last_token_or_not_at_all() -> None:
+    for cached in (0, 10):
+        tap = BodyTap(kind=Tap.CHAT)
+        tap.feed(b'{"usage":{"prompt_tokens":10,"prompt_tokens_details":{"cached_tokens":%d}}}' % cached)
+        tap.clean_end()
+        assert (tap.usage().prompt_tokens, tap.usage().cached_tokens) == (10, cached)

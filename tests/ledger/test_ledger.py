@@ -14,7 +14,7 @@ from tests.ledger.samples import LIMIT_S, changed, compared, forgotten, home, re
 
 from lmwarden.ledger import schema
 from lmwarden.ledger.ledger import FILE, Ledger
-from lmwarden.ledger.retention import HOME_KEPT_S
+from lmwarden.ledger.retention import HOME_KEPT_S, Retention
 from lmwarden.routing.conversations import DORMANT_S
 from lmwarden.types import HomeChanges, Outcome, PrefixChange
 
@@ -177,6 +177,7 @@ class TestHomes:
     def test_the_latest_counts(self, ledger: Ledger) -> None:
         now = time.time()
         ledger.save_homes("m", changed(home(1), home(2)), 100.0, now)
+        assert ledger.flush(LIMIT_S)
         ledger.save_homes("m", changed(home(1, context_tokens=7)), 100.0, now)
         ledger.save_homes("m", forgotten(home(2), home(9)), 100.0, now)
         assert ledger.flush(LIMIT_S)
@@ -356,6 +357,19 @@ class TestDamage:
         assert ledger.trouble is not None
         assert f"moved aside to {aside}; a new one was begun" in ledger.trouble
         assert (ledger.written_rows, ledger.dropped_rows) == (1, 0)
+        ledger.stop()
+
+    def test_what_only_a_reader_meets_is_moved_aside_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The writer has nothing to do with the damaged part of it, until it forgets old homes."""
+        monkeypatch.setattr(Retention, "due", lambda self: False)
+        self.damage(tmp_path / FILE, "homes")
+        ledger = Ledger(tmp_path, settings())
+        ledger.start()
+        assert ledger.load_homes("m", 100.0) == []
+        ledger.record(record(status=1))
+        assert ledger.flush(LIMIT_S)
+        assert (tmp_path / f"{FILE}.damaged-1").exists()
+        assert [row.status for row in ledger.recent()] == [1]
         ledger.stop()
 
     def test_it_is_told_for_a_while_only(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from lmwarden.routing.fields import decode_fields
@@ -36,3 +39,27 @@ def who(
     fields = decode_fields(json.dumps(HELLO if body is None else body).encode())
     asker = Asker(names, secret=SECRET, model=model, key_digest=key_digest, operator_headers=operator)
     return asker.identify(fields)
+
+
+def steps_of(work: Callable[[], object]) -> int:
+    """How many lines of Python and calls it takes: counted, where seconds would tell of the machine."""
+    steps = 0
+
+    def line(frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+        nonlocal steps
+        steps += 1
+        return line
+
+    def call(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal steps
+        steps += event == "c_call"
+
+    trace, profile = sys.gettrace(), sys.getprofile()
+    sys.settrace(line)
+    sys.setprofile(call)
+    try:
+        work()
+    finally:
+        sys.setprofile(profile)
+        sys.settrace(trace)
+    return steps

@@ -47,9 +47,17 @@ def test_elements_of_a_list_with_unreasonably_many_commas_are_none() -> None:
     assert [bytes(one) for one in content.elements(Raw(b"[1, [2, 3]]"))] == [b"1", b"[2, 3]"]
 
 
+@pytest.mark.parametrize("element", [0, "", [], [1, 2], {"a": [",", None]}])
+@pytest.mark.parametrize("count", [0, 1, 3, 999, 1000, 1001, 1002, 3000])
+def test_the_first_elements_are_the_first_elements(element: object, count: int) -> None:
+    array = [element] * count
+    assert [json.loads(bytes(one)) for one in content.first_elements(raw(array))] == array[:1001]
+
+
 def test_malformed_content_is_an_error() -> None:
-    with pytest.raises(msgspec.DecodeError):
-        content.parts(Raw(b"[{"))
+    for malformed in (b"[{", b"[" + b"1," * 2000, b"[" + b"1," * 2000 + b"]"):
+        with pytest.raises(msgspec.DecodeError):
+            content.parts(Raw(malformed))
 
 
 members = st.sampled_from(
@@ -65,13 +73,30 @@ members = st.sampled_from(
 )
 
 
-@given(st.lists(members, max_size=6), st.sampled_from([",", " , ", ",\n\t"]))
-def test_marks_are_taken_out_as_a_search_through_all_of_it_would(parts: list[str], comma: str) -> None:
-    written = ("{" + comma.join(parts) + "}").encode()
+@given(st.lists(st.tuples(members, st.sampled_from([",", ", ", " , ", ",\n\t"])), max_size=6))
+def test_marks_are_taken_out_as_a_search_through_all_of_it_would(parts: list[tuple[str, str]]) -> None:
+    written = ("{ " + "".join(member + comma for member, comma in parts) + '"z":0 }').encode()
     assert content.as_written(Raw(written)) == MARK.sub(b"", written)
+
+
+def test_a_value_with_very_many_marks_is_taken_as_it_is_written() -> None:
+    few, many = (b"[" + b'{"cache_control":{}},' * count + b"0]" for count in (10_000, 10_001))
+    assert content.as_written(Raw(few)) == MARK.sub(b"", few)
+    assert content.as_written(Raw(many)) == many
 
 
 def test_harness_lines_go_and_the_rest_stays() -> None:
     text = b"x-anthropic-billing-header: a\nx-anthropic-b: c\nYou are\nx-anthropic-d"
     assert content.without_harness_lines(text) == b"You are\nx-anthropic-d"
     assert content.without_harness_lines(b"x-anthropic-billing-header: a") == b""
+
+
+LINES = st.lists(st.sampled_from(["x-anthropic-", "x-anthropic-a: b", "x-anthropi", "", "You", "\r"]), max_size=6)
+
+
+@given(LINES)
+def test_harness_lines_go_as_one_by_one(lines: list[str]) -> None:
+    kept = list(lines)
+    while kept and kept[0].startswith("x-anthropic-"):
+        del kept[0]
+    assert content.without_harness_lines("\n".join(lines).encode()) == "\n".join(kept).encode()

@@ -94,6 +94,28 @@ def test_a_user_that_is_a_person_is_no_conversation(user: object) -> None:
     assert who({**HELLO, "user": user}).source == "opening"
 
 
+@pytest.mark.parametrize("user", ["1" * 3 + "-" * 253, "-" * 253 + "123", "1" * 256, "a" * 256, "a1" * 127 + "!!"])
+def test_a_user_that_is_nearly_an_id_is_told_at_once(user: str) -> None:
+    body = decode_fields(json.dumps({**HELLO, "user": user}).encode())
+    asker = Asker({}, secret=SECRET, model="m", key_digest=b"")
+    for _ in range(5_000):  # one expression for all that an id has took 24 ms for each of the first, so two minutes
+        assert asker.identify(body).source == "opening"
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        {"metadata": {"user_id": " " * 8192 + f"_session_{S1}"}},
+        {"metadata": {"user_id": json.dumps({"session_id": S1, "pad": "x" * 8192})}},
+        {"prompt_cache_key": S1 + " " * 8192},
+        {"conversation": {"id": S1, "pad": "x" * 8192}},
+        {"user": S1 + " " * 8192},
+    ],
+)
+def test_no_id_is_looked_for_in_what_is_as_long_as_a_text(member: dict[str, Any]) -> None:
+    assert who({**HELLO, **member}).source == "opening"
+
+
 @pytest.mark.parametrize("conversation", [17, {"id": 5}, {}, {"id": ""}, [], "", None])
 def test_a_broken_conversation_member(conversation: object) -> None:
     assert who({**HELLO, "conversation": conversation}).source == "opening"

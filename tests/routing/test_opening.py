@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
+from functools import partial
 from typing import Any
 
 import pytest
-from tests.routing.asking import HELLO, SECRET, who
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.routing.asking import HELLO, SECRET, steps_of, who
 
 from lmwarden.routing.fields import decode_fields
 from lmwarden.routing.identity import Asker
-from lmwarden.routing.opening import is_resumed
+from lmwarden.routing.opening import is_resumed, opening
 
 
 class TestOpening:
@@ -166,33 +168,84 @@ def test_nasty_bodies_raise_nothing(body: bytes) -> None:
     is_resumed(fields)
 
 
+TAIL = b'"messages":[{"role":"user","content":"x"}]}'
+
+
 @pytest.mark.parametrize(
-    "body",
+    ("before", "unit", "after"),
     [
-        b'{"system":"' + b"x-anthropic-\\n" * 150_000 + b'","messages":[{"role":"user","content":"x"}]}',
-        b'{"messages":[{"role":"user","content":"' + b"<system-reminder></system-reminder>" * 60_000 + b'"}]}',
-        b'{"messages":[{"role":"user","content":[' + b"[]," * 700_000 + b"1]}]}",
-        b'{"tools":[' + b"[]," * 700_000 + b'1],"messages":[{"role":"user","content":"x"}]}',
-        b'{"tools":"' + b',\\"cache_control\\":{' * 100_000 + b'","messages":[{"role":"user","content":"x"}]}',
-        b'{"user":"' + b"a1-" * 700_000 + b'","messages":[{"role":"user","content":"x"}]}',
+        (b'{"system":"', b"x-anthropic-\\n", b'",' + TAIL),
+        (b'{"system":"x-anthropic-', b" ", b'",' + TAIL),
+        (b'{"tools":[', b"[],", b"1]," + TAIL),
+        (b'{"tools":"', b',\\"cache_control\\":{', b'",' + TAIL),
+        (b'{"tools":[', b'{"cache_control":{"a":1}},', b"0]," + TAIL),
+        (b'{"tools":[{"a":1,', b" ", b'"cache_control":null}],' + TAIL),
+        (b'{"tools":[{"a":1,"cache_control"', b" ", b":5}]," + TAIL),
+        (b'{"user":"', b"a1-", b'",' + TAIL),
+        (b'{"messages":[{"role":"user","content":[', b"[],", b"1]}]}"),
+        (b'{"messages":[{"role":"user","content":[', b'{"text":"x"},', b"1]}]}"),
+        (b'{"messages":[', b'{"role":"user","content":"<system-reminder></system-reminder>"},', b"0]}"),
+        (b'{"messages":[', b'{"role":"system","content":"a"},', b'{"role":"user","content":"x"}]}'),
+        (b'{"messages":[', b'{"role":"system","content":[%b0]},' % (b"{}," * 100), b"0]}"),
+        (b'{"input":[', b"7,", b"7]}"),
     ],
-    ids=["harness lines", "preambles", "blocks", "tools", "marks", "user"],
 )
-def test_two_megabytes_of_anything_are_hashed_without_a_walk_in_python(body: bytes) -> None:
-    """Counts what Python does, not seconds: a quadratic or per-element pass makes millions of calls or copies."""
-    fields = decode_fields(body)
-    calls = 0
+def test_a_body_twice_as_long_takes_no_more_steps(before: bytes, unit: bytes, after: bytes) -> None:
+    """Counts what Python does, not seconds."""
 
-    def count(frame: object, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += 1
+    def steps(size: int) -> int:
+        fields = decode_fields(before + unit * (size // len(unit)) + after)
 
-    sys.setprofile(count)
-    try:
-        Asker({}, secret=SECRET, model="m", key_digest=b"").identify(fields)
-    finally:
-        sys.setprofile(None)
-    assert calls < 1_000_000
+        def work() -> None:
+            Asker({}, secret=SECRET, model="m", key_digest=b"").identify(fields)
+            is_resumed(fields)
+
+        return steps_of(work)
+
+    assert steps(500_000) == steps(1_000_000) < 40_000
+
+
+def test_a_preamble_takes_a_few_steps() -> None:
+    text = "<system-reminder></system-reminder>" * 10_000
+    fields = decode_fields(json.dumps({"messages": [{"role": "user", "content": text + "x"}]}).encode())
+    assert steps_of(partial(opening, fields, secret=SECRET, model="m")) < 100_000
+
+
+PREAMBLES = (
+    ("<system-reminder>", "</system-reminder>"),
+    ("<environment_context>", "</environment_context>"),
+    ("<user_instructions>", "</user_instructions>"),
+    ("# AGENTS.md instructions", "</INSTRUCTIONS>"),
+    ("<INSTRUCTIONS>", "</INSTRUCTIONS>"),
+)
+
+
+@given(st.lists(st.sampled_from([*(mark for pair in PREAMBLES for mark in pair), " ", "\n\x0c", "typed"]), max_size=9))
+def test_preambles_go_as_one_by_one(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    kept = text
+    while begun := next((pair for pair in PREAMBLES if kept.startswith(pair[0])), None):
+        _, closed, kept = kept.partition(begun[1])
+        kept = kept.lstrip() if closed else ""
+    found = who({"messages": [{"role": "user", "content": text}, {"role": "user", "content": "else"}]})
+    assert found.conversation == who({"messages": [{"role": "user", "content": kept or "else"}]}).conversation
+
+
+def test_a_first_user_message_that_comes_late_is_not_found() -> None:
+    """And the conversation of such a body is none, where no id names one."""
+    system, user = {"role": "system", "content": "s"}, {"role": "user", "content": "first"}
+    assert who({"messages": [*[system] * 99, user]}).derived
+    assert who({"messages": [*[system] * 100, user]}).conversation is None
+    blocks = {"role": "system", "content": [{"type": "text", "text": "s"}] * 500}
+    assert who({"messages": [blocks, blocks, user]}).derived
+    assert who({"messages": [blocks, blocks, system, user]}).conversation is None
+
+
+def test_an_answer_that_comes_late_is_not_found() -> None:
+    user, answer = {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}
+    for count, resumed in ((1000, True), (1001, False)):
+        body = {"messages": [*[user] * count, answer, *[user] * 1000]}
+        assert is_resumed(decode_fields(json.dumps(body).encode())) is resumed
 
 
 def test_a_plain_string_is_an_opening() -> None:

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from tests.gateway.test_gateway import _self_signed
+from tests.gateway.certificate import self_signed
 from tests.security.house import MODEL, House, house
 from tests.waiting import PATIENCE_S
 
@@ -18,7 +18,7 @@ from lmwarden.config import Flag
 
 def flags(folder: Path) -> tuple[tuple[Flag, Flag], Path]:
     """TLS for the client port, and the certificate to trust."""
-    certificate, key = _self_signed(folder)
+    certificate, key = self_signed(folder)
     key.chmod(stat.S_IRUSR)
     flag = (Flag("--cert", ("client", "tls_cert"), str(certificate)), Flag("--key", ("client", "tls_key"), str(key)))
     return flag, certificate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import settings
@@ -205,3 +205,51 @@ class PoolAgainstNaiveModel(RuleBasedStateMachine):
 
 PoolAgainstNaiveModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestPoolAgainstNaiveModel = PoolAgainstNaiveModel.TestCase
+
+
+def lose_a_block(pool: BlockPool) -> None:
+    pool._free.popitem()
+
+
+def double_a_block(pool: BlockPool) -> None:
+    pool._free.popitem()
+    pool._free[1] = None
+
+
+def release_twice(pool: BlockPool) -> None:
+    pool._refs[2] = -1
+
+
+def forget_a_hash(pool: BlockPool) -> None:
+    pool._cached.clear()
+
+
+def keep_a_hash(pool: BlockPool) -> None:
+    pool._hash[1] = None
+
+
+def overfill_the_host(pool: BlockPool) -> None:
+    pool._host.update(dict.fromkeys(range(9)))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lose_a_block, "blocks lost or doubled"),
+        (double_a_block, "a referenced block is free"),
+        (release_twice, "negative reference count"),
+        (forget_a_hash, "the index of hashes does not match"),
+        (keep_a_hash, "the index of hashes does not match"),
+        (overfill_the_host, "the host tier overflowed"),
+    ],
+)
+def test_the_check_of_a_pool_finds_what_is_wrong(spoil: Callable[[BlockPool], None], says: str) -> None:
+    """The other tests rely on it."""
+    pool = BlockPool(6, host_blocks=2)
+    used, released = filled(pool, [11, 12])
+    pool.release([released])
+    assert used == 1
+    pool.check()
+    spoil(pool)
+    with pytest.raises(AssertionError, match=says):
+        pool.check()

@@ -120,3 +120,13 @@ def test_a_bucket_holds_its_upper_bound() -> None:
         histogram.observe(value)
     assert histogram.counts == [2, 2, 1]
     assert histogram.total == 14.0
+
+
+def test_each_metric_says_what_it_is() -> None:
+    """As vLLM's page does: without it a scraper takes a counter for a number without a type."""
+    families = list(text_string_to_metric_families(played()[1].render()))
+    assert {family.name for family in families if family.type == "unknown" or not family.documentation} == set()
+    types = {family.name: family.type for family in families}
+    assert types["vllm:num_requests_running"] == "gauge"
+    assert types["vllm:request_success"] == types["vllm:num_preemptions"] == "counter"
+    assert types["vllm:time_to_first_token_seconds"] == "histogram"

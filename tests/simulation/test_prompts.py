@@ -14,7 +14,7 @@ from lmwarden.simulation.prompts import (
     completion_prompt,
     responses_prompt,
 )
-from lmwarden.simulation.tokens import text_tokens
+from lmwarden.simulation.tokens import text_tokens, token_text
 
 
 def user(content: object) -> dict[str, object]:
@@ -88,6 +88,31 @@ def test_tool_calls_and_results_are_part_of_the_prompt() -> None:
         {"role": "tool", "tool_call_id": "x", "content": "a.txt"},
     ]
     assert chat_prompt({"messages": openai}).count(Marker.TOOL) == 1
+
+
+def test_what_is_said_beside_a_tools_result_follows_it() -> None:
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "a.txt"}
+    both = anthropic_prompt({"messages": [user([{"type": "text", "text": "go on"}, result])]})
+    assert both == [
+        *[Marker.TOOL, *text_tokens("a.txt"), Marker.END],
+        *[Marker.USER, *text_tokens("go on"), Marker.END],
+        Marker.ASSISTANT,
+    ]
+    assert anthropic_prompt({"messages": [user([result])]}).count(Marker.USER) == 0
+    assert anthropic_prompt({"messages": [user([])]}).count(Marker.USER) == 1
+
+
+def test_the_id_of_a_tools_call_is_not_in_the_prompt_but_what_it_does_is() -> None:
+    def call(number: str, path: str) -> list[int]:
+        block = {"type": "tool_use", "id": number, "name": "ls", "input": {"path": path}}
+        return anthropic_prompt({"messages": [user("list"), {"role": "assistant", "content": [block]}]})
+
+    assert call("t1", ".") == call("t2", ".") != call("t1", "..")
+
+
+def test_markers_are_no_text_and_differ() -> None:
+    assert len(set(Marker)) == len(Marker.__members__) == 8
+    assert {token_text(marker) for marker in Marker} == {""}
 
 
 def test_images_differ_by_their_data() -> None:

@@ -205,6 +205,7 @@ def test_the_last_running_request_is_preempted_and_comes_back_first() -> None:
     run(rank)
     assert all(asked.finished for asked in (first, second, third))
     assert second.generated_tokens == 9
+    assert rank.counters.preemptions == sum(asked.preemptions for asked in (first, second, third))
     assert rank.counters.generation_tokens == 9 + 9 + 2  # a preempted request repeats no token
     assert rank.counters.prompt_tokens == 8 + 8 + 4
 

@@ -79,6 +79,7 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
     todo: "Requests are tried all the same. Look what stands between the warden and the engines, and whether they are overloaded.",
   },
   engine_down: { title: "An engine does not answer", todo: "Start it, or look why it cannot be reached." },
+  engine_hangs: { title: "An engine hangs", todo: "Read its log, then press Restart: what it was asked will not be answered." },
   engine_starting: { title: "An engine is starting", todo: "Wait: large models take minutes. Its log shows how far it is." },
   engine_failed: { title: "An engine could not be started", todo: "Read its log, mend the cause, then press Restart." },
   engine_stuck: {
@@ -92,6 +93,10 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   orphan: {
     title: "Old processes cannot be ended",
     todo: "They may hold GPUs. Look at them on the host with ps and nvidia-smi.",
+  },
+  keys_unreadable: {
+    title: "The API keys cannot be read",
+    todo: "Give keys.json back to the user that runs the warden (chown), or put a sound one there. The keys of before stay good until the warden starts again; then none is.",
   },
   no_metrics: {
     title: "An engine shows no metrics",

@@ -71,6 +71,7 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   replicas: { title: "并非所有副本都在接收请求", todo: "查看模型页面上的引擎，每个引擎都会说明自己的状态。" },
   panic: { title: "所有引擎的探测都失败", todo: "请求仍会尝试发送。检查 Warden 与引擎之间的网络，以及引擎是否过载。" },
   engine_down: { title: "有引擎没有响应", todo: "启动它，或检查为何无法访问。" },
+  engine_hangs: { title: "有引擎失去响应", todo: "查看日志，然后点击“重启”：已发给它的请求不会再有回答。" },
   engine_starting: { title: "有引擎正在启动", todo: "请等待：大模型需要几分钟。日志会显示进度。" },
   engine_failed: { title: "有引擎无法启动", todo: "查看日志，排除原因后点击“重启”。" },
   engine_stuck: { title: "旧的引擎进程没有结束", todo: "不会在旁边再启动新的进程。请在主机上用 ps 和 nvidia-smi 查看。" },
@@ -78,6 +79,10 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   engine_stopping: { title: "有引擎正在停止", todo: "请等待。" },
   engine_stopped: { title: "有引擎已停止", todo: "点击“重启”来启动它。" },
   engine_outdated: { title: "有引擎仍以旧命令运行", todo: "滚动重启后新命令生效。" },
+  keys_unreadable: {
+    title: "无法读取 API 密钥",
+    todo: "请将 keys.json 的属主改回运行 warden 的用户（chown），或恢复完好的文件。重启前原有密钥仍有效，重启后全部失效。",
+  },
   orphan: { title: "旧进程无法结束", todo: "它们可能占用 GPU。请在主机上用 ps 和 nvidia-smi 查看。" },
   no_metrics: { title: "有引擎没有指标", todo: "启动 vLLM 时不要使用 --disable-log-stats，并让 Warden 能访问 /metrics。" },
   stale_metrics: { title: "有引擎的指标已过时", todo: "检查引擎是否过载或网络是否缓慢。Warden 继续使用自己的计数。" },

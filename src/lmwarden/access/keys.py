@@ -9,7 +9,8 @@ A key may be good for some models only; an alias goes with its model.
 
 The running gateway re-reads the file when it changed: at the next request where this process changed it (the console),
 within a second where another one did (``refresh``). So a revoked key stops working without a restart. A file that
-cannot be read leaves the last good keys in place and says so.
+cannot be read leaves the last good keys in place, says so, and is tried again each time: what was wrong with it may
+end without a change of the file (who owns it, or too many open files here).
 
 Console and command line may change the file at the same time: each reads, changes and writes it under a lock on a file
 beside it, so that no key that was revoked comes back with what another one wrote.
@@ -40,7 +41,8 @@ MAX_CREDENTIAL_BYTES = 4096
 """Longer ones are wrong without being hashed."""
 _FILE = "keys.json"
 _LOCK = "keys.lock"
-_NAME_ALLOWED = "1 to 64 letters, digits, '.', '_' or '-'"
+_NAME_ALLOWED = "1 to 64 letters, digits, '.', '_' or '-', at least one of them a letter or digit"
+"""Browsers take ``.`` and ``..`` for steps in a path: such a key could not be revoked on the console."""
 MOST_MODELS = 100
 """That one key may be limited to."""
 _MOST_MODEL_CHARACTERS = 256
@@ -90,7 +92,7 @@ class KeyStore:
             StorageError: the file cannot be read or written.
         """
         plain = name.replace(".", "").replace("_", "").replace("-", "")
-        if not (name and len(name) <= 64 and name.isascii() and (plain.isalnum() or not plain)):
+        if not (name and len(name) <= 64 and name.isascii() and plain.isalnum()):
             raise KeyNameError(f"keys: {name!r:.80} cannot be a name; allowed: {_NAME_ALLOWED}")
         scope = None if models is None else _scope(models)
         credential = "lmw_" + secrets.token_urlsafe(32)
@@ -110,13 +112,9 @@ class KeyStore:
             KeyNameError: there is none of that name.
             StorageError: the file cannot be read or written.
         """
+        self._without(name)  # for a key that is not there not even a lock is made
         with self._alone():
-            keys = self.stored()
-            kept = [key for key in keys if key.name != name]
-            if len(kept) == len(keys):
-                names = ", ".join(key.name for key in keys) or "none"
-                raise KeyNameError(f"keys: there is no key {name!r:.80}; existing: {names}")
-            self._write(kept)
+            self._write(self._without(name))
 
     def stored(self) -> list[StoredKey]:
         """All keys, oldest first.
@@ -129,9 +127,17 @@ class KeyStore:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise StorageError(f"{self._path}: cannot be read: {error.strerror}") from None
+            raise StorageError(f"{self._path}: cannot be read: {_reason(error)}") from None
         except msgspec.DecodeError as error:
             raise StorageError(f"{self._path}: is damaged: {error}") from None
+
+    def trouble(self) -> str | None:
+        """Why the file cannot be read, in a sentence; None: it can. Reads it: not for the data loop."""
+        try:
+            self.digests()
+        except StorageError as error:
+            return str(error)
+        return None
 
     def stamp(self) -> tuple[int, int, int] | None:
         """Changes whenever the file does; None: no file."""
@@ -163,12 +169,20 @@ class KeyStore:
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StorageError(f"{lock}: cannot be opened: {error.strerror}") from None
+            raise StorageError(f"{lock}: cannot be opened: {_reason(error)}") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)
+
+    def _without(self, name: str) -> list[StoredKey]:
+        keys = self.stored()
+        kept = [key for key in keys if key.name != name]
+        if len(kept) == len(keys):
+            names = ", ".join(key.name for key in keys) or "none"
+            raise KeyNameError(f"keys: there is no key {name!r:.80}; existing: {names}")
+        return kept
 
     def _write(self, keys: list[StoredKey]) -> None:
         try:
@@ -188,6 +202,8 @@ class Authenticator:
         self._secret = secret
         self._stamp: tuple[int, int, int] | None = None
         self._changes = store.changes
+        self._complaint: tuple[object, str] | None = None
+        """Of which state of the file, and what; None: it could be read."""
         self._by_digest: Mapping[bytes, KeyIdentity] = {}
         self.refresh()
 
@@ -213,21 +229,30 @@ class Authenticator:
         return self._by_digest.get(key.digest)
 
     def refresh(self) -> None:
-        """Re-read the file if it changed. Never raises: a damaged file leaves the last good keys."""
+        """Re-read the file if it changed. Never raises: one that cannot be read leaves the last good keys."""
         self._changes = self._store.changes  # before the look: a change in between is seen next time
         stamp = self._store.stamp()
-        if stamp == self._stamp:
+        if stamp == self._stamp and self._complaint is None:
             return
-        self._stamp = stamp
         try:
             self._by_digest = self._store.digests()
         except StorageError as error:
-            log.error("keys not re-read; the last good ones stay", reason=str(error))
+            complaint = (stamp, str(error))
+            if complaint != self._complaint:
+                self._complaint = complaint
+                log.error("keys not re-read; the last good ones stay", reason=str(error))
+        else:
+            self._stamp, self._complaint = stamp, None
 
 
 def digest_of(credential: bytes, secret: bytes) -> bytes:
     """16-byte keyed hash of a credential."""
     return hashlib.blake2b(credential, key=secret, digest_size=16).digest()
+
+
+def _reason(error: OSError) -> str:
+    owner = "; the user that runs the warden must own it" if isinstance(error, PermissionError) else ""
+    return f"{error.strerror}{owner}"
 
 
 def _scope(models: Sequence[str]) -> list[str]:

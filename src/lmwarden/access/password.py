@@ -6,7 +6,8 @@ The password that was accepted last is remembered as a keyed hash too: a script 
 request pays microseconds, and the comparison takes as long whatever is compared.
 
 A file that cannot be read any more, or does not hold a password any more, leaves the last good one in place: a slip of
-an editor must neither lock everybody out nor let everybody in.
+an editor must neither lock everybody out nor let everybody in. It is tried again each time, because what was wrong may
+end without a change of its content (its mode, its owner, or too many open files here).
 """
 
 from __future__ import annotations
@@ -52,18 +53,23 @@ class PasswordFile:
         self._place = place
         self._stamp = self._stat()
         self._secret = _Secret(self._read())
+        self._complaint: tuple[object, str] | None = None
+        """Of which state of the file, and what; None: it could be used."""
 
     def refresh(self) -> bool:
         """Re-read the file if it changed. Returns whether the password is another one now. Never raises."""
         stamp = self._stat()
-        if stamp == self._stamp:
+        if stamp == self._stamp and self._complaint is None:
             return False
-        self._stamp = stamp
         try:
             password = self._read()
         except PasswordError as error:
-            log.error("the console's password was not re-read; the last good one stays", reason=str(error))
+            complaint = (stamp, str(error))
+            if complaint != self._complaint:
+                self._complaint = complaint
+                log.error("the console's password was not re-read; the last good one stays", reason=str(error))
             return False
+        self._stamp, self._complaint = stamp, None
         if self._secret.matches(password):
             return False
         self._secret = _Secret(password)

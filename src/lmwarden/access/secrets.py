@@ -87,6 +87,25 @@ def load_secrets(data_dir: Path, place: str = "--data-dir") -> InstallationSecre
     return InstallationSecrets(_derive(root, b"lmw-identity"), _derive(root, b"lmw-api-keys"))
 
 
+def owner_of(data_dir: Path, place: str) -> tuple[int, int] | None:
+    """User and group of the warden that uses a folder: whoever made its secret; None: nobody has yet.
+
+    Args:
+        data_dir: the data folder, there or not.
+        place: where it was named, for messages.
+
+    Raises:
+        StorageError: it cannot be looked into.
+    """
+    try:
+        status = (data_dir / _FILE).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StorageError(f"{place}: {data_dir}: {error.strerror}") from None
+    return status.st_uid, status.st_gid
+
+
 def _create(path: Path) -> bytes:
     """Make the file; if another process was first, take that one's."""
     beside = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.new")

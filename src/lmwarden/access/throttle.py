@@ -15,6 +15,7 @@ from __future__ import annotations
 import ipaddress
 from collections import OrderedDict
 
+from lmwarden.config import address_of
 from lmwarden.types import Clock
 
 TRIES = 10
@@ -103,12 +104,9 @@ class Throttle:
 
 def source_of(address: str | None) -> str:
     """What stands for an address."""
-    try:
-        parsed = ipaddress.ip_address((address or "").partition("%")[0])
-    except ValueError:
+    parsed = address_of(address or "")
+    if parsed is None:
         return address or ""
     if isinstance(parsed, ipaddress.IPv4Address):
         return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
     return str(ipaddress.ip_network((parsed, 64), strict=False))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from types import TracebackType
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
@@ -78,7 +79,7 @@ class Console:
         self._password = password
         self._auth: dict[str, str] = {}
         self._model = model
-        self._routing_url = f"{url.rstrip('/')}/api/models/{model}/routing" if url else None
+        self._routing_url = f"{url.rstrip('/')}/api/models/{quote(model)}/routing" if url else None
         self._http: aiohttp.ClientSession | None = None
 
     @property

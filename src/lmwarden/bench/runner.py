@@ -11,9 +11,11 @@ run early: the running cell is measured up to that moment, and what was measured
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import stat
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from lmwarden.bench.arms import WITH_ROOM, needs_console
@@ -151,7 +153,11 @@ def _note(outcome: RunOutcome, result: LevelResult | None, records: LevelRecords
 
 @contextmanager
 def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM set ``stop``, and the second cancel the task that entered."""
+    """Let the first SIGINT or SIGTERM set ``stop``, and the second cancel the task that entered.
+
+    SIGHUP, from a terminal that was closed, sets ``stop`` too, unless it is to be ignored (nohup). What is printed from
+    then on goes nowhere: an error at each line would keep the run from setting back, measuring and saving to its end.
+    """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def on_signal() -> None:
@@ -159,9 +165,19 @@ def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
             task.cancel()
         stop.set()
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    def on_hang_up() -> None:
+        with suppress(OSError), open(os.devnull, "wb") as nowhere:
+            for descriptor in (1, 2):
+                if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):  # it was a terminal
+                    os.dup2(nowhere.fileno(), descriptor)
+        stop.set()  # never more: kernel and shell both send it
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
     for number in numbers:
         loop.add_signal_handler(number, on_signal)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, on_hang_up)
+        numbers.append(signal.SIGHUP)
     try:
         yield
     finally:

@@ -1,7 +1,16 @@
-"""``lmwarden keys create|list|revoke``."""
+"""``lmwarden keys create|list|revoke``.
+
+The keys belong to one data folder, and the warden on it reads what is written here. So root, who is nobody's warden,
+acts as the user whose warden made the folder's secret; and a folder that no warden has used yet is said to be one,
+because the usual cause is that the warden's is another.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +19,7 @@ import cyclopts
 if TYPE_CHECKING:
     from lmwarden.access.keys import KeyStore
 
-DataDir = Annotated[Path | None, cyclopts.Parameter(help="The data folder of the warden.")]
+DataDir = Annotated[str | None, cyclopts.Parameter(help="The data folder of the warden.")]
 ConfigFile = Annotated[Path | None, cyclopts.Parameter(help="Configuration file that names the data folder.")]
 
 
@@ -35,12 +44,15 @@ def create(name: str, /, *, models: str | None = None, data_dir: DataDir = None,
         this flag all.
     """
     scope = None if models is None else [part.strip() for part in models.split(",")]
-    print(_store(data_dir, config).create(name, scope))
+    with _store(data_dir, config, makes=True) as store:
+        print(store.create(name, scope))
 
 
 def list_keys(*, data_dir: DataDir = None, config: ConfigFile = None) -> None:
     """List the names of the keys, when they were made, and the models that each may use."""
-    for key in _store(data_dir, config).stored():
+    with _store(data_dir, config) as store:
+        keys = store.stored()
+    for key in keys:
         print(f"{key.name}\t{key.created}\t{'all models' if key.models is None else ', '.join(key.models)}")
 
 
@@ -52,15 +64,39 @@ def revoke(name: str, /, *, data_dir: DataDir = None, config: ConfigFile = None)
     name: str
         The key's name.
     """
-    _store(data_dir, config).revoke(name)
+    with _store(data_dir, config) as store:
+        store.revoke(name)
 
 
-def _store(data_dir: Path | None, config: Path | None) -> KeyStore:
+@contextmanager
+def _store(data_dir: str | None, config: Path | None, *, makes: bool = False) -> Iterator[KeyStore]:
+    """The keys of a data folder; only who ``makes`` one makes a folder that is not there."""
     from lmwarden.access.keys import KeyStore
-    from lmwarden.access.secrets import load_secrets
+    from lmwarden.access.secrets import load_secrets, owner_of
     from lmwarden.config import Flag, load_storage
 
-    flags = [] if data_dir is None else [Flag("--data-dir", ("storage", "dir"), str(data_dir))]
+    flags = [] if data_dir is None else [Flag("--data-dir", ("storage", "dir"), data_dir)]
     storage, origin = load_storage(config, flags)
-    place = origin.place("storage", "dir", default="--data-dir")
-    return KeyStore(storage.path, load_secrets(storage.path, place).keys)
+    folder, place = storage.path.absolute(), origin.place("storage", "dir", default="--data-dir")
+    owner = owner_of(folder, place)
+    with _acting_as(owner):
+        yield KeyStore(folder, load_secrets(folder, place).keys if makes or owner else b"")
+    if owner is None:
+        done = f"made a new data folder, {folder}: only" if makes else f"no warden has used {folder} yet: only"
+        print(f"lmwarden: keys: {done} a warden on this folder (--data-dir) knows its keys", file=sys.stderr)
+
+
+@contextmanager
+def _acting_as(owner: tuple[int, int] | None) -> Iterator[None]:
+    """Root makes and reads files as another user and group; for everybody else, or of no other, nothing happens."""
+    user, group = os.geteuid(), os.getegid()
+    if owner is None or user != 0 or owner[0] == 0:
+        yield
+        return
+    os.setegid(owner[1])
+    os.seteuid(owner[0])
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        os.setegid(group)

@@ -26,7 +26,7 @@ def serve(
     host: Annotated[str | None, cyclopts.Parameter(help="Address of the client port.")] = None,
     port: Annotated[int | None, cyclopts.Parameter(help="Client port.")] = None,
     console_port: Annotated[int | None, cyclopts.Parameter(help="Console port.")] = None,
-    data_dir: Annotated[Path | None, cyclopts.Parameter(help="Data folder.")] = None,
+    data_dir: Annotated[str | None, cyclopts.Parameter(help="Data folder.")] = None,
     engine: Annotated[
         list[str] | None, cyclopts.Parameter(help="URL of a running vLLM server; repeatable.", negative=())
     ] = None,
@@ -63,7 +63,7 @@ def load_config(
     host: str | None,
     port: int | None,
     console_port: int | None,
-    data_dir: Path | None,
+    data_dir: str | None,
     engines: list[str],
     model: str | None,
     data_parallel_size: int | None,
@@ -90,7 +90,7 @@ def load_config(
             ("--host", ("client", "host"), host),
             ("--port", ("client", "port"), port),
             ("--console-port", ("console", "port"), console_port),
-            ("--data-dir", ("storage", "dir"), None if data_dir is None else str(data_dir)),
+            ("--data-dir", ("storage", "dir"), data_dir),
         )
         if value is not None
     ]

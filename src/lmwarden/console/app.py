@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from lmwarden import __version__
 from lmwarden.access.keys import KeyStore
-from lmwarden.config import ClientConfig, Config
+from lmwarden.config import Config
 from lmwarden.console import connect_api, conversations, requests, session, settings_api, static_files, stats
 from lmwarden.console.answers import MAX_ITEMS, encode, error_answer, json_answer, number_of, read_object, result_of
 from lmwarden.console.check_client import keyless
@@ -114,13 +114,13 @@ class _Api:
         shares: CachedShares,
         *,
         has_password: bool,
-        client: ClientConfig | None,
+        parts: Parts | None,
     ) -> None:
         self._control = control
         self._host = host
         self._shares = shares
         self._has_password = has_password
-        self._client = client
+        self._parts = parts
         self._once = _OncePerSnapshot(control)
         self._log_readers = asyncio.Semaphore(LOG_READERS)
 
@@ -156,8 +156,9 @@ class _Api:
         return json_answer(encode(Checks(__version__, self._check_all())))
 
     def _check_all(self) -> list[Check]:
-        snapshot, now = self._control.snapshot, time.time()
-        return check_all(snapshot, now, self._host, has_password=self._has_password, client=self._client)
+        snapshot, now, parts = self._control.snapshot, time.time(), self._parts
+        client, keys = (None, None) if parts is None else (parts.config.client, parts.keys)
+        return check_all(snapshot, now, self._host, has_password=self._has_password, client=client, keys=keys)
 
     async def logs(self, request: Request) -> Response:
         engine, query = request.path_params["engine"], request.query_params
@@ -232,8 +233,7 @@ def make_app(
         parts: what else it shows; None: nothing else.
     """
     shares = CachedShares(parts.ledger.history.cached_ratio if parts is not None else None)
-    client = parts.config.client if parts is not None else None
-    api = _Api(control, host, shares, has_password=sign_in is not None, client=client)
+    api = _Api(control, host, shares, has_password=sign_in is not None, parts=parts)
     events = Events(control, api.live_message)
     page = static_files.routes()
     model = "/api/models/{name:path}"

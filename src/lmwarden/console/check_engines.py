@@ -48,10 +48,12 @@ def _process(engine: EngineSnapshot, model: str) -> Iterator[Check]:
         yield _phase(engine, launch, model)
     elif engine.state == "down":
         why = f": {engine.complaint}" if engine.complaint else ""
-        text = f"{name} at {engine.url} does not answer{why}"
-        hangs = f"it hangs: {_LOOK}, or {_RESTART}".format(engine=name, model=model)
-        what_to_do = "start it, or look why it is unreachable" if launch is None else hangs
-        yield fault("engine_down", text, what_to_do, engine=name, url=engine.url, why=engine.complaint)
+        code, text = "engine_down", f"{name} at {engine.url} does not answer{why}"
+        what_to_do = "start it, or look why it is unreachable"
+        if launch is not None:  # its process lives
+            code, text = "engine_hangs", f"{name} runs and does not answer{why}"
+            what_to_do = f"{_LOOK}, or {_RESTART}".format(engine=name, model=model)
+        yield fault(code, text, what_to_do, engine=name, url=engine.url, why=engine.complaint)
     elif engine.state == "starting":
         text = f"{name} at {engine.url} has not answered yet"
         yield warning("engine_starting", text, "wait, or look at its log", engine=name, url=engine.url)

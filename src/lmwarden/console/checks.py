@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from lmwarden.access.keys import KeyStore
 from lmwarden.config import ClientConfig, is_loopback
 from lmwarden.console.check_client import check_client
 from lmwarden.console.check_engines import check_engines
@@ -43,6 +44,7 @@ def check_all(
     *,
     has_password: bool = False,
     client: ClientConfig | None = None,
+    keys: KeyStore | None = None,
 ) -> list[Check]:
     """Everything.
 
@@ -52,9 +54,11 @@ def check_all(
         console_host: what the console is bound to; None: not known.
         has_password: the console asks for one.
         client: ``[client]``; None: not known.
+        keys: the data folder's; None: not known.
     """
     checks = [*_data_loop(snapshot, now), *_ledger(snapshot), *_console(console_host, has_password)]
     checks += check_client(client) if client is not None else ()
+    checks += _keys(keys) if keys is not None else ()
     checks += _orphans(snapshot)
     for model in snapshot.models:
         checks += check_model(model)
@@ -113,6 +117,18 @@ def _ledger(snapshot: Snapshot) -> Iterator[Check]:
         )
     else:
         yield ok("ledger", "history and homes are written")
+
+
+def _keys(keys: KeyStore) -> Iterator[Check]:
+    trouble = keys.trouble()
+    if trouble is not None:
+        yield fault(
+            "keys_unreadable",
+            f"new API keys and revocations do not hold: {trouble}",
+            "give the file to the user that runs the warden (chown), or put a sound one there; until then the keys of"
+            " before stay good, and after a restart none is",
+            trouble=trouble,
+        )
 
 
 def _orphans(snapshot: Snapshot) -> Iterator[Check]:

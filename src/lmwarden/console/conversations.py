@@ -31,6 +31,7 @@ from lmwarden.ledger.conversations import (
     turns,
 )
 from lmwarden.ledger.ledger import Ledger
+from lmwarden.ledger.reader import Reader
 from lmwarden.ledger.schema import LedgerError
 from lmwarden.types import (
     CandidateScore,
@@ -185,6 +186,8 @@ class Conversations:
         self._control = control
         self._ledger = ledger
         self._clock = clock
+        self._one_at_a_time = asyncio.Lock()
+        """Of the slow questions: each that waits for another would hold a thread."""
 
     async def page(self, request: Request) -> Response:
         """One page of a model's conversations."""
@@ -231,7 +234,9 @@ class Conversations:
         model = query.get("model")
         if model is not None:
             self._control.snapshot.model(model)  # raises where there is none
-        found = await self._ask(breakers(self._clock() - window_s(query.get("window", "24h")), model))
+        since = self._clock() - window_s(query.get("window", "24h"))
+        async with self._one_at_a_time:
+            found = await self._ask(breakers(since, model), self._ledger.slow_reader)
         return json_answer(encode(BreakerList([_breaker(item, found.prompt_tokens) for item in found.items])))
 
     async def _shown(self, model: str | None) -> Mapping[ConversationKey, _Shown]:
@@ -244,9 +249,9 @@ class Conversations:
             for view in seen.conversations
         }
 
-    async def _ask(self, question: Question[T]) -> T:
+    async def _ask(self, question: Question[T], reader: Reader | None = None) -> T:
         try:
-            return await asyncio.to_thread(self._ledger.reader.ask, question)
+            return await asyncio.to_thread((reader or self._ledger.reader).ask, question)
         except LedgerError as error:
             raise HTTPException(503, f"the requests cannot be read: {error}") from None
 

@@ -17,7 +17,6 @@ Every answer forbids framing, sniffing and to load anything but the console's ow
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -26,7 +25,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lmwarden.config import is_loopback
+from lmwarden.config import address_of, is_loopback
 from lmwarden.console import session
 from lmwarden.console.answers import error_answer
 from lmwarden.console.session import SignIn, TooManyTriesError
@@ -144,7 +143,5 @@ def _authority(origin: str) -> str:
 
 
 def _same_address(one: str, other: str) -> bool:
-    try:
-        return ipaddress.ip_address(one) == ipaddress.ip_address(other)
-    except ValueError:
-        return False
+    address = address_of(one)
+    return address is not None and address == address_of(other)

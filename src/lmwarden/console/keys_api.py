@@ -152,7 +152,7 @@ class KeysApi:
         if of != names or time.monotonic() - read_at > _USE_KEPT_S:
             question = key_use(names, time.time() - WINDOW_S)
             try:
-                self._use = await asyncio.to_thread(self._ledger.reader.ask, question)
+                self._use = await asyncio.to_thread(self._ledger.slow_reader.ask, question)
             except LedgerError:
                 self._use = None
             self._use_of = (time.monotonic(), names)

@@ -7,7 +7,8 @@ can have read. Scripts send the password with each request as HTTP's basic sign-
 browsers, so there is nothing to forge: what a browser adds by itself (``Origin``, ``Sec-Fetch-Site``) is looked at
 all the same (``guard``).
 
-The cookies' names hold the port, because a browser sends a host's cookies to all of its ports. ``WWW-Authenticate``
+The cookies' names hold the port, because a browser sends a host's cookies to all of its ports. So other programs'
+cookies come too, with anything in them, from whoever likes; of all that only ours are looked for. ``WWW-Authenticate``
 names no scheme that browsers know: none of them shall open a window of its own.
 """
 
@@ -17,9 +18,9 @@ import asyncio
 import base64
 import binascii
 import math
+import re
 import time
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -104,7 +105,7 @@ class SignIn:
         """
         self.refresh()
         headers = Headers(scope=scope)
-        token = _cookies(headers).get(_session_cookie(scope))
+        token = _cookie(headers, _session_cookie(scope))
         if token is not None and self.sessions.use(token):
             return Viewer(token, lambda: self._is_open(token))
         password = _basic_password(headers.get("authorization", ""))
@@ -128,7 +129,7 @@ class SignIn:
         Raises:
             TooManyTriesError: too many wrong ones came from there.
         """
-        mark = _cookies(Headers(scope=scope)).get(_mark_cookie(scope), "")
+        mark = _cookie(Headers(scope=scope), _mark_cookie(scope)) or ""
         marked = self.sessions.is_mark(mark)
         source = mark if marked else source_of(_address(scope))
         wait_s = self._throttle.begin(source, marked=marked)
@@ -244,12 +245,14 @@ def _port(scope: Scope) -> int:
     return int(server[1] or 0) if server is not None else 0
 
 
-def _cookies(headers: Headers) -> dict[str, str]:
-    try:
-        parsed: SimpleCookie = SimpleCookie("; ".join(headers.getlist("cookie")))
-    except CookieError:
-        return {}
-    return {name: morsel.value for name, morsel in parsed.items()}
+def _cookie(headers: Headers, name: str) -> str | None:
+    """The value of a cookie of ours; None: it was not sent.
+
+    Anybody may ask, with a head as long as is allowed, so this takes linear time, which ``http.cookies`` does not; and
+    that one stops at the first cookie that it does not understand.
+    """
+    found = re.search(f";[ \\t]*{re.escape(name)}=([^;]*)", ";" + ";".join(headers.getlist("cookie")))
+    return None if found is None else found[1].strip()
 
 
 def _basic_password(header: str) -> str | None:

@@ -27,6 +27,10 @@ class _Answer(NamedTuple):
     begun_s: float
     response: asyncio.Future[Response]
 
+    def is_old(self, now_s: float) -> bool:
+        """Whether who asks now gets another one: not while it is made, however long that takes."""
+        return self.response.done() and now_s - self.begun_s >= KEPT_S
+
 
 class SharedAnswers:
     """What was answered just now. For handlers that only look at path and query, not at who asks."""
@@ -43,8 +47,8 @@ class SharedAnswers:
             key = (request.url.path, request.url.query)
             now_s = time.monotonic()
             found = self._kept.get(key)
-            if found is None or now_s - found.begun_s >= KEPT_S:
-                self._kept = {k: kept for k, kept in self._kept.items() if now_s - kept.begun_s < KEPT_S}
+            if found is None or found.is_old(now_s):
+                self._kept = {k: kept for k, kept in self._kept.items() if not kept.is_old(now_s)}
                 if len(self._kept) >= _MOST_KEPT:
                     return await handler(request)
                 found = self._kept[key] = _Answer(now_s, asyncio.ensure_future(handler(request)))

@@ -4,7 +4,8 @@ Two ways to end, counted apart. A start that ended before the engine was ever re
 next time (a wrong argument, a GPU too small): the pause doubles, and after ``failed_after`` of them in a row the
 engine is given up until a person wants it. An engine that was ready has shown that it can work: it is started again at
 once after its first crash, then after pauses that double, and never given up; once it was ready for ``steady_s``, its
-crashes are forgiven.
+crashes are forgiven. A start that this machine had nothing left for (files, memory) says nothing of the engine, and
+counts as neither.
 
 There is no random part in the pauses: engines that end together (a driver was reset) may well start together, they
 share nothing but the machine.
@@ -38,6 +39,10 @@ class Backoff:
         if self.failed_starts >= self._settings.failed_after:
             return None
         return self._pause_s(self.failed_starts)
+
+    def no_start(self) -> float:
+        """The machine could not start anything. Returns the pause in seconds."""
+        return self._pause_s(1)
 
     def crash(self, ready_for_s: float) -> float:
         """It ended after it was ready for so long. Returns the pause in seconds."""

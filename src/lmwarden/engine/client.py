@@ -1,9 +1,11 @@
 """The questions that we ask an engine, over one aiohttp session, each bounded in time and size.
 
-An answer is either the thing itself or one of three errors, because the caller acts differently on each:
+An answer is either the thing itself or one of four errors, because the caller acts differently on each:
 :class:`EngineRefusedError` (nobody listens: the process is gone), :class:`EngineSilentError` (no whole
-answer in time: it may only be busy) and :class:`EngineUnwellError` (not what a healthy server answers;
-:class:`EngineLacksError` where it has no such page at all).
+answer in time: it may only be busy, or the way there is broken), :class:`EngineUnwellError` (not what a healthy server
+answers; :class:`EngineLacksError` where it has no such page at all) and :class:`EngineUnaskedError` (this machine
+could not ask, which tells nothing of the engine). Only a refusal by the engine's own machine is proof that the
+process is gone. A name that does not resolve, or a network that is away, is not: connections that are open outlive it.
 
 Not only vLLM is asked. Other servers that speak OpenAI's API list their models in the same way, but each adds what
 it likes and leaves out the rest, so every field but the model's name is read with indulgence. A server without
@@ -13,6 +15,7 @@ it likes and leaves out the rest, so every field but the model's name is read wi
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from typing import Any
 
@@ -27,6 +30,8 @@ RANK_HEADER = "X-data-parallel-rank"
 
 _NO_SUCH_PAGE = (404, 405, 501)
 """501 is llama.cpp's answer at ``/metrics`` where they are switched off."""
+_OUR_OWN_LACK = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL)
+"""Too many open files, no memory, no free port to ask from."""
 
 
 class EngineError(Exception):
@@ -34,11 +39,15 @@ class EngineError(Exception):
 
 
 class EngineRefusedError(EngineError):
-    """No connection: nobody listens there, or the name does not resolve."""
+    """Nobody listens there: its machine says so."""
 
 
 class EngineSilentError(EngineError):
-    """No complete answer within the time allowed, or the connection broke."""
+    """No complete answer within the time allowed, the connection broke, or there is no way there."""
+
+
+class EngineUnaskedError(EngineError):
+    """It was not asked: this machine lacks what that takes."""
 
 
 class EngineUnwellError(EngineError):
@@ -112,7 +121,7 @@ class EngineClient:
         """What the engine serves, in its order.
 
         Raises:
-            EngineError: any of the three kinds.
+            EngineError: any of the kinds.
         """
         status, body = await self._ask("GET", "/v1/models")
         if status == 401:
@@ -134,7 +143,7 @@ class EngineClient:
         """The engine's figures.
 
         Raises:
-            EngineRefusedError, EngineSilentError: as ever.
+            EngineRefusedError, EngineSilentError, EngineUnaskedError: as ever.
             EngineUnwellError: the page is not vLLM's; ``EngineLacksError`` where there is none.
         """
         status, body = await self._ask("GET", "/metrics")
@@ -152,7 +161,7 @@ class EngineClient:
         """vLLM's version; None where it does not say.
 
         Raises:
-            EngineRefusedError, EngineSilentError: as ever.
+            EngineRefusedError, EngineSilentError, EngineUnaskedError: as ever.
         """
         status, body = await self._ask("GET", "/version")
         try:
@@ -164,7 +173,7 @@ class EngineClient:
         """Return if the engine calls itself healthy, or, where it has no ``/health``, lists its models.
 
         Raises:
-            EngineError: any of the three kinds.
+            EngineError: any of the kinds.
         """
         if self._has_health:
             status, _ = await self._ask("GET", "/health")
@@ -193,7 +202,7 @@ class EngineClient:
             Status and body.
 
         Raises:
-            EngineRefusedError, EngineSilentError: as ever.
+            EngineRefusedError, EngineSilentError, EngineUnaskedError: as ever.
         """
         headers = {"Content-Type": "application/json"}
         if rank is not None:
@@ -229,13 +238,21 @@ class EngineClient:
             sentence = f"{self.url} fails the TLS handshake (its certificate must be trusted here)"
             raise EngineUnwellError(sentence) from None
         except aiohttp.ClientConnectorError as error:
-            number = error.os_error.errno
-            reason = os.strerror(number) if number is not None and number > 0 else "no such host"
-            raise EngineRefusedError(f"{self.url} does not accept connections ({reason})") from None
+            raise self._not_connected(error) from None
         except TimeoutError:
             raise EngineSilentError(f"{self.url}{path} did not answer within {limit_s:g} s") from None
         except aiohttp.ClientError:
             raise EngineSilentError(f"{self.url}{path} broke off its answer") from None
+
+    def _not_connected(self, error: aiohttp.ClientConnectorError) -> EngineError:
+        number, reason = error.os_error.errno, error.os_error.strerror or error.os_error
+        if isinstance(error, aiohttp.ClientConnectorDNSError):
+            return EngineSilentError(f"{self.url} cannot be found: its name does not resolve ({reason})")
+        if number == errno.ECONNREFUSED:
+            return EngineRefusedError(f"{self.url} does not accept connections (Connection refused)")
+        if number in _OUR_OWN_LACK:
+            return EngineUnaskedError(f"{self.url} could not be asked from here ({os.strerror(number)})")
+        return EngineSilentError(f"{self.url} cannot be reached ({reason})")
 
 
 def _text(value: Any) -> str | None:

@@ -10,6 +10,8 @@ first). A bound socket that does not listen gets no connections.
 What that leaves: somebody who names this very port and sets the same option can still listen there before the engine
 does. The engine then cannot listen and ends; and an engine that goes on without its port is not mistaken for
 the stranger, because :func:`foreign_listener` compares the sockets that listen with those of the engine's processes.
+The kernel's tables have a line for each connection of the machine, and a directory entry for each open file: whoever
+asks here does so in a thread.
 
 An engine that is taken over may have been started without ``SO_REUSEPORT``; beside its listening socket nothing can be
 bound, so there is no hold until it ends, and none is needed.
@@ -27,7 +29,7 @@ import psutil
 
 from lmwarden.engine.launch import HOST
 
-_TCP_LISTEN = "0A"
+_TCP_LISTEN = b"0A"
 
 
 class PortHold:
@@ -105,16 +107,19 @@ def _listens(pid: int, port: int) -> bool:
 def _listening_sockets(port: int) -> set[str]:
     """Inodes of the sockets that take connections to a loopback port, on whatever address they listen."""
     found = set()
+    shown = b":%04X " % port
     for table in ("tcp", "tcp6"):
         try:
-            lines = Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]
+            lines = Path(f"/proc/net/{table}").read_bytes().splitlines()[1:]
         except OSError:
             continue
         for line in lines:
+            if shown not in line:
+                continue  # nearly all, on a machine that serves
             fields = line.split()
-            address, _, number = fields[1].rpartition(":")
+            address, _, number = fields[1].decode("ascii").rpartition(":")
             if fields[3] == _TCP_LISTEN and int(number, 16) == port and _takes_loopback(address):
-                found.add(f"socket:[{fields[9]}]")
+                found.add(f"socket:[{fields[9].decode('ascii')}]")
     return found
 
 

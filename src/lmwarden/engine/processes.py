@@ -325,8 +325,12 @@ def spawn(argv: Collection[str], env: dict[str, str], output: int) -> ProcessId:
     return info.id
 
 
+@cache
 def _inheritable() -> list[int]:
-    """Descriptors that we got from our own parent: an engine would keep its pipes open after we are gone."""
+    """Descriptors that we got from our own parent: an engine would keep its pipes open after we are gone.
+
+    Looked for once, because that asks after each descriptor, and none comes later: what we open is not inherited.
+    """
     found = []
     for entry in os.listdir("/dev/fd"):  # noqa: PTH208 - only numbers are wanted
         try:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -62,11 +63,11 @@ class Run:
             return False
         return True
 
-    def listens(self) -> bool:
+    async def listens(self) -> bool:
         """Whether nobody but its family listens on its port. Reads the kernel's tables until it was so once."""
         if not self._listens:
-            port = self.record.port
-            self._listens = listens_alone(port, [self.process.pid, *(member.pid for member in self.members)])
+            pids = [self.process.pid, *(member.pid for member in self.members)]
+            self._listens = await asyncio.to_thread(listens_alone, self.record.port, pids)
         return self._listens
 
     def family_now(self) -> list[ProcessId]:
@@ -170,14 +171,14 @@ class Starter:
 
     # -- a run -----------------------------------------------------------------------------------------
 
-    def start(self, told: Callable[[], None]) -> Run:
-        """Start a process.
+    async def start(self, told: Callable[[], None]) -> Run:
+        """Start a process; ``note`` it then. What may take long (long tables, forced writes) is done in a thread.
 
         Raises:
             OSError: the program cannot be executed, or its log not be opened.
             LaunchError: the port is taken.
         """
-        self._check_port()
+        await self._check_port()
         command = self._plan.command(self._port, self._mark)
         output, offset = self.log.begin_run(f"starting {self._plan.engine}: {command.shown}")
         self.log_offset = offset
@@ -193,13 +194,15 @@ class Starter:
             log_offset=offset,
         )
         try:
-            self._records.save(record)
+            await asyncio.to_thread(self._records.save, record)
             process = processes.spawn(command.argv, command.env, output)
         finally:
             os.close(output)
-        record = msgspec.structs.replace(record, process=process)
-        self._records.save(record)
-        return Run(record, process, adopted=False, told=told)
+        return Run(msgspec.structs.replace(record, process=process), process, adopted=False, told=told)
+
+    async def note(self, run: Run) -> None:
+        """Write down which process it is, for a later warden."""
+        await asyncio.to_thread(self._records.save, run.record)
 
     async def end(
         self, run: Run | None, known: Collection[ProcessId] = (), *, grace_s: float | None = None
@@ -234,14 +237,14 @@ class Starter:
             self._hold.close()
             self._hold = None
 
-    def _check_port(self) -> None:
-        if self._hold is None:
-            try:
+    async def _check_port(self) -> None:
+        held = self._hold is not None
+        if not held:
+            with suppress(OSError):
                 self._hold = PortHold(self._port)
-            except OSError:
-                raise LaunchError(self._taken(foreign_listener(self._port, ()))) from None
-        stranger = foreign_listener(self._port, ())
-        if stranger is not None:
+                held = True
+        stranger = await asyncio.to_thread(foreign_listener, self._port, ())
+        if stranger is not None or not held:
             raise LaunchError(self._taken(stranger))
 
     def _taken(self, by: str | None) -> str:

@@ -29,6 +29,7 @@ stop and a crash never interleave; between them the run loop only waits.
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from pathlib import Path
 
@@ -60,6 +61,8 @@ SEARCHED_LINES = 2000
 """Last lines of the log in which the reason of an end is looked for."""
 SHOWN_LINES = 20
 """Of those, how many are shown."""
+_LACK = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT)
+"""What a start needs of this machine, and it has not now: files, memory, processes, room on a disk."""
 
 
 class Supervisor:
@@ -169,15 +172,18 @@ class Supervisor:
                 log.exception("supervising an engine failed", engine=self.plan.engine)
                 await asyncio.sleep(PROGRESS_INTERVAL_S)
 
-    def may_serve(self) -> bool:
+    async def may_serve(self) -> bool:
         """Whether the process lives and nobody but its family listens on the port."""
         run = self._run
-        return run is not None and not run.intended_end and not run.ended and run.listens()
+        return run is not None and self._is_wanted(run) and await run.listens() and self._is_wanted(run)
+
+    def _is_wanted(self, run: Run) -> bool:
+        return run is self._run and not run.intended_end and not run.ended
 
     def ready(self) -> None:
         """The engine answers: its start is over, and what went wrong before is forgiven."""
         run = self._run
-        if run is None or run.intended_end or run.ended or run.ready_at is not None:
+        if run is None or not self._is_wanted(run) or run.ready_at is not None:
             return
         run.ready_at = asyncio.get_running_loop().time()
         self._backoff.ready()
@@ -308,10 +314,14 @@ class Supervisor:
         if self._closed:
             return
         try:
-            self._run = self._starter.start(self._tell_end)
+            self._run = await self._starter.start(self._tell_end)
         except OSError as error:
             what = f" ({error.filename})" if error.filename else ""  # the program, or its log
-            self._after_failed_start(f"it could not be started: {error.strerror or error}{what}")
+            why = f"it could not be started: {error.strerror or error}{what}"
+            if error.errno in _LACK:
+                self._back_off(self._backoff.no_start(), why)
+            else:
+                self._after_failed_start(why)
         except LaunchError as error:
             self._after_failed_start(str(error))
         else:
@@ -320,6 +330,7 @@ class Supervisor:
             self._enter(EnginePhase.STARTING, "starting")
             log.info("engine started", engine=self.plan.engine, pid=self._run.process.pid, command=self._shown)
             self._news.process_started(self.plan.engine)
+            await self._starter.note(self._run)
 
     async def _end_engine(self, why: str) -> None:
         """End the engine because somebody wants it."""

@@ -6,9 +6,10 @@ Each interval one *look*: ``/health``, then ``/metrics``. What follows from it:
 healthy                        its figures go to the sink; if it was down, it comes up (below)
 nobody listens                 once: nothing (a listener may be re-made); twice running: down
 unhealthy (``/health`` 503)    likewise: twice running
-silent                         nothing, until it was silent for ``silent_down_s``, and its own traffic
+silent, or not to be reached   nothing, until it was silent for ``silent_down_s``, and its own traffic
                                too: a long prompt can make a server deaf for seconds, and while answers
                                flow, no probe cuts anything
+not asked                      nothing: what is missing (files to open, ports) is missing here
 =============================  =====================================================================
 
 ``/metrics`` decides nothing: without it (silent, somebody's HTML, a page in another format) there are no figures,
@@ -44,8 +45,10 @@ from lmwarden.engine.client import (
     EngineLacksError,
     EngineRefusedError,
     EngineSilentError,
+    EngineUnaskedError,
     EngineUnwellError,
 )
+from lmwarden.engine.complaints import Complaints
 from lmwarden.engine.discover import EngineFacts, facts_of
 from lmwarden.engine.health import FleetHealth, ReplicaSink, Up
 from lmwarden.engine.metrics import EngineMetrics
@@ -76,7 +79,7 @@ class EngineState(StrEnum):
 class Supervised(Protocol):
     """The process of an engine that the warden launched."""
 
-    def may_serve(self) -> bool:
+    async def may_serve(self) -> bool:
         """Our process lives, and the listener on the engine's port is its own."""
         ...
 
@@ -165,6 +168,7 @@ class EngineWatch:
         self._unwell = 0
         self._figureless = 0
         self._silence = Silence(traffic)
+        self._unasked = Complaints()
         self._progress = [Progress(settings.stalled_s) for _ in range(endpoint.ranks)]
         self._stalled = [False] * endpoint.ranks
         self._pin_test = (
@@ -246,10 +250,13 @@ class EngineWatch:
 
     async def look(self) -> None:
         """One look, and what follows from it."""
-        # Whoever listens on the port of an engine that is not ours is never spoken to.
-        if self.state is not EngineState.UP and self._supervised is not None and not self._supervised.may_serve():
-            return
-        sent_at, process = self._clock(), self._process
+        process, supervised = self._process, self._supervised
+        if self.state is not EngineState.UP and supervised is not None:
+            # Whoever listens on the port of an engine that is not ours is never spoken to.
+            ours = await supervised.may_serve()
+            if not ours or process != self._process:
+                return
+        sent_at = self._clock()
         try:
             look = await self._ask()
         except EngineError as error:
@@ -297,6 +304,10 @@ class EngineWatch:
 
     def _failed(self, error: EngineError) -> None:
         """A look failed."""
+        if isinstance(error, EngineUnaskedError):
+            if self._unasked.worth_saying(str(error), asyncio.get_running_loop().time()):
+                log.error("an engine cannot be looked at", engine=self.endpoint.engine, reason=str(error))
+            return
         if self._supervised is not None and self.state is EngineState.STARTING:
             # Its supervisor tells how the start goes; but not that it answers, and cannot be used.
             if isinstance(error, EngineUnwellError) and str(error) != self.complaint:

@@ -14,10 +14,12 @@ from __future__ import annotations
 import msgspec
 
 from lmwarden.gateway.splice import Body, CannotSpliceError, Edit, replace
-from lmwarden.routing.content import elements, without_harness_lines
+from lmwarden.routing.content import MAX_BLOCKS, first_elements, without_harness_lines
 from lmwarden.routing.fields import RequestFields, text_of
 
 _HEADER = b"x-anthropic-"
+_MAX_LINES = 16
+"""A system prompt with more blocks like this is left as it is; so is one of more than ``MAX_BLOCKS``."""
 
 
 class _Block(msgspec.Struct, gc=False):
@@ -56,7 +58,9 @@ def _text_without(raw: msgspec.Raw) -> bytes | None:
 
 def _blocks_without(raw: msgspec.Raw) -> bytes | None:
     """A JSON array of blocks without the line; None: it has none."""
-    blocks = [bytes(block) for block in elements(raw)]
+    blocks = [bytes(block) for block in first_elements(raw)]
+    if len(blocks) > MAX_BLOCKS or sum(_HEADER in block for block in blocks) > _MAX_LINES:
+        return None
     kept = []
     for block in blocks:
         if not block.startswith(b"{") or _HEADER not in block:

@@ -87,9 +87,17 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
         "write_paused",
     )
 
-    def __init__(self, plane: DataPlane) -> None:
+    def __init__(self, plane: DataPlane, peer: str = "", entry: Entry | None = None) -> None:
+        """
+        Args:
+            plane: the gateway.
+            peer: the address that it was counted under ...
+            entry: ... with this result; None: it is counted when it is made.
+        """
         RequestReader.__init__(self, plane)
         self._plane = plane
+        self._peer = peer
+        self._entry = entry
         self.busy = False
         """A request is being answered."""
         self.answering: Answering | None = None
@@ -102,6 +110,11 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
         self._write_stall = 0
         """Sweeps since the client took something, while it is slow."""
 
+    @property
+    def made(self) -> bool:
+        """It has, or had, a transport."""
+        return hasattr(self, "transport")
+
     # -- the transport's calls ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -111,8 +124,9 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
         if sock is not None and _NOTSENT_LOWAT is not None:
             with suppress(OSError):  # a client that has left already
                 sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _MOST_UNSENT_BYTES)
-        self._peer = peer_of(transport.get_extra_info("peername"))
-        self._entry = self._plane.connection_limit.enter(self._peer)
+        if self._entry is None:
+            self._peer = peer_of(transport.get_extra_info("peername"))
+            self._entry = self._plane.connection_limit.enter(self._peer)
         self._plane.connections.add(self)
         if self._entry is Entry.CLOSED:
             self._closing = self.discarding = True
@@ -123,7 +137,8 @@ class ClientConnection(RequestReader, asyncio.BufferedProtocol):
         """The client left, or we closed."""
         self._closing = self.discarding = True
         self._plane.connections.discard(self)
-        self._plane.connection_limit.leave(self._peer, self._entry)
+        if self._entry is not None:
+            self._plane.connection_limit.leave(self._peer, self._entry)
         self.forget_input()
         answering, self.answering = self.answering, None
         if answering is not None:

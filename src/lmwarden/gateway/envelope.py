@@ -160,6 +160,7 @@ BAD_TRANSFER_ENCODING = Problem(400, "The only Transfer-Encoding that is underst
 HEAD_TOO_LARGE = Problem(431, "The request head is too large.")
 TOO_MUCH_FRAMING = Problem(431, "The chunk extensions and trailers of the request body are too large.")
 DRAINING = Problem(503, "The server is shutting down.", "shutting_down", 5)
+OUR_FAULT = Problem(500, "The request met a fault of the server's own, which is in its log.")
 ENGINE_BROKE = Problem(502, "The engine broke off before it answered.", "engine_failed", 1)
 ENGINE_GARBLED = Problem(502, "The engine's answer is not valid HTTP.", "engine_failed", 1)
 ENGINE_ABORTED = Problem(502, "The engine aborted the generation.", "engine_failed", 1)

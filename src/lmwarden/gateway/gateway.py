@@ -30,6 +30,7 @@ from lmwarden.gateway.routes import Local
 from lmwarden.gateway.scope import may_use
 from lmwarden.gateway.serving import ModelService
 from lmwarden.gateway.settings import Authenticator, GatewaySettings, RequestLog, ServedModel
+from lmwarden.gateway.tls_port import Listening, open_tls_port
 from lmwarden.types import Action, Clock, KeyIdentity, ReplicaState
 
 _READ_BUFFER_BYTES = 16 * 1024
@@ -79,7 +80,7 @@ class Gateway:
         self._services: dict[str, ModelService] = {}
         self._names: ModelNames[ModelService] = ModelNames({}, {})
         self._decoding = BodyDecoding(self.settings, self.budget, self.begin, self.check_drained)
-        self._server: asyncio.Server | None = None
+        self._server: Listening | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._listing = b""
         self._max_model_len = {served.name: served.max_model_len for served in self._served}
@@ -98,7 +99,8 @@ class Gateway:
         """
         if self._server is None or not self._server.sockets:
             raise RuntimeError("the gateway is not listening")
-        return int(self._server.sockets[0].getsockname()[1])
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
 
     async def start(
         self, host: str, port: int, ssl: ssl.SSLContext | None = None, *, serve_at_once: bool = True
@@ -122,15 +124,14 @@ class Gateway:
         }
         self._names = ModelNames(self._services, {served.name: served.aliases for served in self._served})
         self._listing = self._list()
-        self._server = await loop.create_server(
-            lambda: ClientConnection(self),
-            host,
-            port,
-            ssl=ssl,
-            backlog=_BACKLOG,
-            start_serving=serve_at_once,
-            ssl_handshake_timeout=self.settings.head_s if ssl is not None else None,
-        )
+        if ssl is not None:
+            self._server = await open_tls_port(self, ssl, host, port, _BACKLOG)
+        else:
+            self._server = await loop.create_server(
+                lambda: ClientConnection(self), host, port, backlog=_BACKLOG, start_serving=False
+            )
+        if serve_at_once:
+            await self.serve()
         self._sweep_timer = loop.call_later(self.settings.sweep_s, self._sweep)
 
     async def serve(self) -> None:
@@ -253,22 +254,30 @@ class Gateway:
     def begin(self, connection: ClientConnection, request: ClientRequest) -> None:
         """Answer a complete request, now or later."""
         route, problem = request.route, request.problem
-        if problem is None:
-            assert route is not None  # else it had one
-            if route.local is not None:
-                self._answer_locally(connection, request, route.local)
-                return
-            if self.draining:
-                problem = envelope.DRAINING
-                request.close = True
-            elif request.coding:
-                if not self._decoding.decode(connection, request):
-                    return
-                problem = request.problem
-        if problem is None and route is not None:
-            problem = intake.take(self, self._names, connection, request, route)
+        try:
             if problem is None:
+                assert route is not None  # else it had one
+                if route.local is not None:
+                    self._answer_locally(connection, request, route.local)
+                    return
+                if self.draining:
+                    problem = envelope.DRAINING
+                    request.close = True
+                elif request.coding:
+                    if not self._decoding.decode(connection, request):
+                        return
+                    problem = request.problem
+            if problem is None and route is not None:
+                problem = intake.take(self, self._names, connection, request, route)
+                if problem is None:
+                    return
+        except Exception as error:  # whatever it is, nothing of the request may stay behind
+            asyncio.get_running_loop().call_exception_handler({"message": "a request met a fault", "exception": error})
+            if connection.answering is not None:
+                connection.abort()  # who answers it ends with its client
                 return
+            problem = envelope.OUR_FAULT
+            request.close = True
         assert problem is not None
         self._own_answers[problem.status, problem.kind] += 1
         self._free(request)

@@ -39,9 +39,28 @@ def take(
 ) -> Problem | None:
     """Offer a request to its model's router. Returns why not, or None: then an exchange has it."""
     try:
-        fields = decode_fields(request.body)
-    except (msgspec.DecodeError, RecursionError):
+        exchange = _read(host, names, client, request, route)
+    except (msgspec.DecodeError, RecursionError):  # a later look may go deeper than the first
         return envelope.BAD_JSON
+    except CannotSpliceError as error:
+        return Problem(400, f"The member '{error}' of the request body must be written once, without escapes.")
+    if isinstance(exchange, Problem):
+        return exchange
+    exchange.start()
+    return None
+
+
+def _read(
+    host: ExchangeHost, names: ModelNames[ModelService], client: ClientConnection, request: ClientRequest, route: Route
+) -> Exchange | Problem:
+    """Make an exchange of a request.
+
+    Raises:
+        msgspec.DecodeError: the body is no JSON object.
+        RecursionError: it is nested too deeply.
+        CannotSpliceError: it cannot be edited.
+    """
+    fields = decode_fields(request.body)
     raw_model = bytes(fields.model)
     service = names.find(raw_model)
     if service is None or not may_use(request.key, service.name):
@@ -67,16 +86,12 @@ def take(
         or (streamed and route.adds_include_usage)
         or service.served.drop_billing_line
     ):
-        try:
-            _edit(exchange, request, route, service, fields, raw_model)
-        except CannotSpliceError as error:
-            return Problem(400, f"The member '{error}' of the request body must be written once, without escapes.")
+        _edit(exchange, request, route, service, fields, raw_model)
     if route.tap is not None:
         if host.prefixes is not None:
             exchange.fields = fields
         service.counters.identified(routing.conversation, routing.derived)
-    exchange.start()
-    return None
+    return exchange
 
 
 def _edit(

@@ -3,7 +3,8 @@
 First match: the exact name, an exact alias, then the globs in the order of configuration. A trailing ``[1m]``
 (Claude Code's mark for a large context window, in any case and number) is no part of a name. What a client wrote
 is looked up by the raw bytes of its JSON string, so the usual cost is one dictionary look-up; only known names are
-remembered, and not more than a few thousand spellings.
+remembered, and not more than a few thousand spellings. Beyond an exact look-up, only names of a length that somebody
+could mean are looked at: a name may be as long as a body, and the loop that serves everybody reads it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import msgspec
 
 M = TypeVar("M")
 
-_LARGE_CONTEXT_MARK = re.compile(r"(?:\[1[mM]\])+\Z")
+_LARGE_CONTEXT_MARK = "[1m]"
 _GLOB = re.compile(r"[*?\[]")
 _MAX_REMEMBERED = 4096
+_MAX_CHARACTERS = 512
+"""Of a name that is compared with patterns."""
 _MAX_SHOWN = 20
 
 
@@ -66,11 +69,12 @@ class ModelNames(Generic[M]):
 
     def _by_name(self, name: str) -> M | None:
         model = self.exact.get(name)
-        if model is None:
-            name = _LARGE_CONTEXT_MARK.sub("", name)
+        if model is None and len(name) <= _MAX_CHARACTERS:
+            while name[-len(_LARGE_CONTEXT_MARK) :].lower() == _LARGE_CONTEXT_MARK:
+                name = name[: -len(_LARGE_CONTEXT_MARK)]
             model = self.exact.get(name)
-        if model is None:
-            model = next((model for pattern, model in self._globs if fnmatchcase(name, pattern)), None)
+            if model is None:
+                model = next((model for pattern, model in self._globs if fnmatchcase(name, pattern)), None)
         return model
 
     def shown(self) -> str:

@@ -12,7 +12,6 @@ goes on to the engine if the model has only one, which knows best, and is refuse
 
 from __future__ import annotations
 
-import json
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from enum import Enum
@@ -21,10 +20,11 @@ from hashlib import blake2b
 
 import msgspec
 
+from lmwarden.routing.fields import decode_fields, text_of
+
 MAX_REMEMBERED = 100_000
 """Responses: 28 MB when full."""
-_MEMBER = "previous_response_id"
-_MEMBER_BYTES = _MEMBER.encode()
+_MEMBER = b"previous_response_id"
 
 
 class Origin(Enum):
@@ -98,23 +98,8 @@ _MOST_OWNERS = 7
 """More keys than this that chose one id are no accident."""
 
 
-class _Continuing(msgspec.Struct, gc=False):
-    previous_response_id: msgspec.Raw = msgspec.Raw(b"")
-
-
-_decode = msgspec.json.Decoder(_Continuing).decode
-
-
 def continued_response(body: bytes | bytearray) -> str | None:
     """The id of the response that a body continues, or None. The body has been read as a JSON object before."""
-    if _MEMBER_BYTES not in body:
+    if _MEMBER not in body:
         return None  # the usual case, without reading the body a second time
-    try:
-        raw = bytes(_decode(body).previous_response_id)
-        value = msgspec.json.decode(raw) if raw else None
-    except msgspec.DecodeError:  # half a character somewhere: see ``routing.fields``
-        try:
-            value = json.loads(body).get(_MEMBER)
-        except (ValueError, RecursionError):
-            return None
-    return value if isinstance(value, str) and value else None
+    return text_of(decode_fields(body).previous_response_id) or None

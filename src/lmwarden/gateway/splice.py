@@ -9,20 +9,33 @@ its raw value, which the partial decode gave us. The key may occur inside other 
 more with a number in the place of each candidate's value: the number that the top-level member then has says which
 one it is. JSON with the same key twice is read as its last occurrence, by us as by the engine, and that is the one
 that gets replaced.
+
+Bodies may be large and hostile: everything here is a bounded number of passes in C over the bytes, and a bounded number
+of looks at what they found.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
+
+from lmwarden.routing.fields import readable
 
 Body: TypeAlias = bytes | bytearray
 BodyPart: TypeAlias = bytes | bytearray | memoryview
 
-_MAX_CANDIDATES = 1000
-"""A body in which the same key stands before the same value more often than this is no honest one."""
+_BLANKS = re.compile(rb"[ \t\r\n]*")
+
+_MAX_KEYS = 5000
+"""A body in which the same key stands more often than this is no honest one ..."""
+_MAX_COMPARED_BYTES = 64 * 1024 * 1024
+"""... nor is one with so many that comparing the value with what stands behind each could take longer than this."""
+_MAX_OPTIONS_BYTES = 64 * 1024
+"""Larger ``stream_options`` are none."""
 
 
 class Edit(NamedTuple):
@@ -34,16 +47,14 @@ class Edit(NamedTuple):
 
 
 class CannotSpliceError(Exception):
-    """The member is there, but written in an unusual way: escapes in its key, or too many like it."""
+    """The member is there, but written in an unusual way: escapes in its key, or too many like it, or too large."""
 
 
 def insert(body: Body, name: bytes, value: bytes) -> Edit:
     """Add a member that is absent. The body must be a JSON object."""
     brace = body.index(b"{") + 1
-    rest = brace
-    while body[rest : rest + 1] in (b" ", b"\t", b"\r", b"\n"):
-        rest += 1
-    comma = b"" if body[rest : rest + 1] == b"}" else b","
+    rest = _BLANKS.match(body, brace)
+    comma = b"" if rest is not None and body.startswith(b"}", rest.end()) else b","
     return Edit(brace, brace, b'"%b":%b%b' % (name, value, comma))
 
 
@@ -59,36 +70,39 @@ def replace(body: Body, name: str, old: bytes, new: bytes) -> Edit:
     Raises:
         CannotSpliceError: no occurrence of the plain key does it.
     """
-    key = b'"%b"' % name.encode("ascii")
+    key, decoder = _reading(name)
+    most = min(_MAX_KEYS, 1 + _MAX_COMPARED_BYTES // len(old))
     candidates: list[Edit] = []
-    at = body.find(key)
-    while at >= 0:
-        start = _value_start(body, at + len(key))
-        if start is not None and body[start : start + len(old)] == old:
-            if len(candidates) == _MAX_CANDIDATES:
-                raise CannotSpliceError(name)
+    for number, found in enumerate(key.finditer(body)):
+        if number == most:
+            raise CannotSpliceError(name)
+        start = found.end()
+        if body.startswith(old, start):
             candidates.append(Edit(start, start + len(old), b"%d" % len(candidates)))
-        at = body.find(key, at + len(key))
-    shape = msgspec.defstruct("OneMember", [(name, msgspec.Raw, msgspec.Raw(b""))])
+    numbered = b"".join(apply(body, candidates))
     try:
-        found = bytes(getattr(msgspec.json.decode(b"".join(apply(body, candidates)), type=shape), name))
+        chosen = bytes(_value(decoder, numbered, name))
     except (msgspec.DecodeError, RecursionError):
-        found = b""
-    if not candidates or not found.isdigit() or int(found) >= len(candidates):
+        chosen = b""
+    if not candidates or not chosen.isdigit() or int(chosen) >= len(candidates):
         raise CannotSpliceError(name)
-    return candidates[int(found)]._replace(new=new)
+    return candidates[int(chosen)]._replace(new=new)
 
 
-def _value_start(body: Body, at: int) -> int | None:
-    """Where the value of the key that ends at ``at`` begins, or None if no colon follows."""
-    while body[at : at + 1] in (b" ", b"\t", b"\r", b"\n"):
-        at += 1
-    if body[at : at + 1] != b":":
-        return None
-    at += 1
-    while body[at : at + 1] in (b" ", b"\t", b"\r", b"\n"):
-        at += 1
-    return at
+@cache
+def _reading(name: str) -> tuple[re.Pattern[bytes], msgspec.json.Decoder[Any]]:
+    """What finds the member's key up to its value, and what reads the member alone. We name four."""
+    key = re.compile(rb'"%b"[ \t\r\n]*:[ \t\r\n]*' % name.encode("ascii"))
+    return key, msgspec.json.Decoder(msgspec.defstruct("OneMember", [(name, msgspec.Raw, msgspec.Raw(b""))]))
+
+
+def _value(decoder: msgspec.json.Decoder[Any], body: bytes, name: str) -> msgspec.Raw:
+    try:
+        member = decoder.decode(body)
+    except msgspec.DecodeError:  # half a character somewhere
+        member = decoder.decode(readable(body))
+    value: msgspec.Raw = getattr(member, name)
+    return value
 
 
 def apply(body: Body, edits: Sequence[Edit]) -> list[BodyPart]:
@@ -123,6 +137,8 @@ def include_usage(body: Body, stream_options: bytes) -> Edit | None:
         return insert(body, b"stream_options", b'{"include_usage":true}')
     if stream_options == b"null":
         return replace(body, "stream_options", stream_options, b'{"include_usage":true}')
+    if len(stream_options) > _MAX_OPTIONS_BYTES:
+        raise CannotSpliceError("stream_options")
     try:
         options = msgspec.json.decode(stream_options, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError):
@@ -136,6 +152,8 @@ def include_usage(body: Body, stream_options: bytes) -> Edit | None:
 
 
 _TRUE_WORDS = frozenset(("1", "true", "t", "yes", "y", "on"))
+_scalar_decoder = msgspec.json.Decoder(bool | int | float | str)
+"""Lists and objects are refused at their first byte, however large."""
 
 
 def is_true(raw: bytes) -> bool:
@@ -145,7 +163,7 @@ def is_true(raw: bytes) -> bool:
     if not raw or raw in (b"false", b"null"):
         return False
     try:
-        value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
+        value = _scalar_decoder.decode(raw)
+    except msgspec.DecodeError:
         return False
-    return value.lower() in _TRUE_WORDS if isinstance(value, str) else isinstance(value, int | float) and value == 1
+    return value.lower() in _TRUE_WORDS if isinstance(value, str) else value == 1

@@ -79,6 +79,8 @@ class Ledger:
         self._history = HistoryWriter(settings)
         self.reader = Reader(self.path, self._found_damage)
         """Reads the file for other threads than the data loop's."""
+        self.slow_reader = Reader(self.path, self._found_damage)
+        """For questions that look at all rows of a time: charts and pages shall not wait the seconds that they take."""
         self.history = History(self.reader, settings)
         self._connection: sqlite3.Connection | None = None
         self._trouble: str | None = None
@@ -110,6 +112,7 @@ class Ledger:
             self._thread.join()
             self._thread = None
         self.reader.close()
+        self.slow_reader.close()
 
     @property
     def trouble(self) -> str | None:

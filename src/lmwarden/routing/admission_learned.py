@@ -36,6 +36,8 @@ OUTPUT_TOKENS = 256
 """Before the first usage."""
 LEARN_RATIO = 0.1
 """Weight of the newest value in a running mean."""
+_OPEN_ENDS_KEPT = 1.0 - LEARN_RATIO / 2
+"""Of what was counted of such ends, at the next one."""
 LULL_RATIO = 4.0
 """So many times the usual time between two ends, or a turn's time, is the most that one counts for."""
 FIRST_TURNS = 15
@@ -154,8 +156,8 @@ class Learned:
 
     def left_open(self) -> None:
         """A turn ended in another way than by a tool call: its conversation may be over."""
-        self._left_open = (1.0 - LEARN_RATIO / 2) * self._left_open + 1.0
-        self._came_back *= 1.0 - LEARN_RATIO / 2
+        self._left_open = _OPEN_ENDS_KEPT * self._left_open + 1.0
+        self._came_back *= _OPEN_ENDS_KEPT
 
     def came_back(self) -> None:
         """After such an end the next turn came soon all the same."""

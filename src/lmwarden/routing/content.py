@@ -4,12 +4,14 @@ Two turns of one conversation do not repeat each other byte for byte: Claude Cod
 writes one text block now as a string and now as a list, and puts a billing line first in ``system``. What is here takes
 that away, so that equal bytes mean equal content.
 
-Bodies may be large and hostile: everything here is a bounded number of passes in C over the bytes.
+Bodies may be large and hostile: everything here is a bounded number of passes in C over the bytes, and a bounded number
+of looks at what they found.
 """
 
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 
 import msgspec
 from msgspec import Raw
@@ -18,14 +20,17 @@ from lmwarden.routing.fields import text_of
 
 _ABSENT = Raw(b"")
 _NULL = Raw(b"null")
-_SPACE = b" \t\r\n"
 _MARK = b'"cache_control"'
-_CACHE_CONTROL = re.compile(
-    rb',\s*"cache_control"\s*:\s*(?:\{[^{}]*\}|null)|"cache_control"\s*:\s*(?:\{[^{}]*\}|null)\s*,?\s*'
-)
-"""The member, with its comma. It cannot match inside of a JSON string, where the quotes would be escaped."""
+_CACHE_CONTROL = re.compile(rb'"cache_control"\s*:\s*(?:\{[^{}]*\}|null)')
+"""The member. It cannot match inside of a JSON string, where the quotes would be escaped."""
+_PLACE = re.compile(rb",\s*\0|\0\s*,?\s*")
+"""Where one stood, with its comma."""
+_MAX_MARKS = 10_000
+"""A value with more marks than this is taken as it is written."""
+_HARNESS_LINE = b"x-anthropic-"
+_HARNESS_LINES_END = re.compile(rb"\n(?!x-anthropic-)")
 
-_MAX_BLOCKS = 1000
+MAX_BLOCKS = 1000
 """Content with more blocks than this is taken as it is written."""
 
 _MAX_COMMAS = 500_000
@@ -38,6 +43,10 @@ class _Block(msgspec.Struct):
 
 _raw_list_decoder = msgspec.json.Decoder(list[Raw])
 _block_decoder = msgspec.json.Decoder(_Block)
+_first_decoder = msgspec.json.Decoder(
+    msgspec.defstruct("First", [(f"element{place}", Raw, _ABSENT) for place in range(MAX_BLOCKS + 1)], array_like=True)
+)
+"""Reads so many elements of an array, and passes over the others without making anything of them."""
 
 
 def parts(content: Raw) -> list[bytes]:
@@ -53,8 +62,8 @@ def parts(content: Raw) -> list[bytes]:
         return [text.encode()]
     if bytes(memoryview(content)[:1]) != b"[":
         return [as_written(content)]
-    blocks = elements(content)
-    if not 0 < len(blocks) <= _MAX_BLOCKS:
+    blocks = first_elements(content)
+    if not 0 < len(blocks) <= MAX_BLOCKS:
         return [as_written(content)]
     found = []
     for block in blocks:
@@ -75,32 +84,31 @@ def elements(array: Raw) -> list[Raw]:
     return _raw_list_decoder.decode(array)
 
 
+def first_elements(array: Raw) -> list[Raw]:
+    """The first elements of a JSON array, at most one more than ``MAX_BLOCKS``.
+
+    Raises:
+        msgspec.DecodeError: it is no array.
+    """
+    if bytes(array).count(b",") < MAX_BLOCKS:
+        return _raw_list_decoder.decode(array)
+    return list(takewhile(bool, msgspec.structs.astuple(_first_decoder.decode(array))))
+
+
 def as_written(raw: Raw) -> bytes:
     """A value's bytes, without the ``cache_control`` marks that move between turns."""
     text = bytes(raw)
-    at = text.find(_MARK)
-    if at < 0:
+    if not 0 < text.count(_MARK) <= _MAX_MARKS:
         return text
-    kept, done = [], 0
-    while at >= 0:
-        # Only around the marks: a regular expression over all of a long text would hold up everybody for milliseconds.
-        comma = at - 1
-        while comma >= done and text[comma] in _SPACE:
-            comma -= 1
-        found = _CACHE_CONTROL.match(text, comma if comma >= done and text[comma] == ord(",") else at)
-        if found is not None:
-            kept.append(text[done : found.start()])
-            done = found.end()
-        at = text.find(_MARK, max(done, at + 1))
-    kept.append(text[done:])
-    return b"".join(kept)
+    # In steps that begin with a fixed text, which the search jumps to: one expression with the comma in front would
+    # try every comma, and hold up everybody for milliseconds. JSON has no control characters.
+    text = _CACHE_CONTROL.sub(b"\0", text).replace(b",\0", b"").replace(b", \0", b"")
+    return _PLACE.sub(b"", text) if b"\0" in text else text
 
 
 def without_harness_lines(text: bytes) -> bytes:
     """A system text without the ``x-anthropic-*`` lines that change per release, conversation or request."""
-    start = 0
-    while text.startswith(b"x-anthropic-", start):
-        start = text.find(b"\n", start) + 1
-        if not start:
-            return b""
-    return text[start:]
+    if not text.startswith(_HARNESS_LINE):
+        return text
+    last = _HARNESS_LINES_END.search(text)
+    return b"" if last is None else text[last.end() :]

@@ -34,6 +34,8 @@ RETURNS = ("tool_calls", "tool_use")
 
 UNCERTAIN_WEIGHT = 0.25
 """How much an idle conversation counts whose last turn did not end in a tool call: it may be over."""
+IDLE_WEIGHT = (UNCERTAIN_WEIGHT, 1.0)
+"""By ``returns``: how likely a conversation comes back soon, just after a turn."""
 
 EARLIER_OPENINGS = 16
 """How many openings of an id are remembered, to find that it is a constant."""
@@ -121,11 +123,6 @@ class Conversation:
     def has_home(self) -> bool:
         """Bound, and the home's cache is still the one it was bound to."""
         return self.home is not None and self.home.epoch == self.epoch
-
-    @property
-    def idle_weight(self) -> float:
-        """How likely it comes back soon, just after a turn."""
-        return 1.0 if self.returns else UNCERTAIN_WEIGHT
 
     def bind(self, home: Replica) -> None:
         """Make ``home`` its home. Only while detached."""
@@ -235,7 +232,7 @@ class ConversationTable:
         if conversation.in_flight:
             self._fleet.hold_open(home, sign * tokens)
         else:
-            weight = sign * conversation.idle_weight
+            weight = sign * IDLE_WEIGHT[conversation.returns]
             self._fleet.hold_idle(home, weight, weight * tokens, conversation.last_used)
 
     def touch(self, key: ConversationKey, conversation: Conversation, now: float) -> None:
@@ -257,7 +254,7 @@ class ConversationTable:
         """A turn begins and its home stays: what was idle there is in use."""
         home = conversation.home
         if home is not None and not conversation.in_flight and conversation.live and home.epoch == conversation.epoch:
-            weight, tokens = conversation.idle_weight, conversation.context_tokens
+            weight, tokens = IDLE_WEIGHT[conversation.returns], conversation.context_tokens
             self._fleet.hold_idle(home, -weight, -weight * tokens, conversation.last_used, tokens)
             conversation.in_flight = 1
             self.touch(key, conversation, now)
@@ -285,7 +282,7 @@ class ConversationTable:
         if conversation.in_flight:
             self._fleet.hold_open(home, context_tokens - before)
         else:
-            weight = conversation.idle_weight
+            weight = IDLE_WEIGHT[returns]
             self._fleet.hold_idle(home, weight, weight * context_tokens, now, -before)
 
     def remove(self, key: ConversationKey, conversation: Conversation) -> None:

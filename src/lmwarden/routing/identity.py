@@ -36,6 +36,8 @@ _ABSENT = Raw(b"")
 
 MAX_ID_BYTES = 256
 """Longer ids are not ids; they count as absent."""
+_MAX_RAW_BYTES = 8192
+"""A longer JSON string holds no id, alone or in an object. It may be as long as a body, so it is not read."""
 
 _SESSION_HEADERS: tuple[bytes, ...] = (
     b"session-id",
@@ -54,7 +56,10 @@ _NOTHING = frozenset(
 
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _OLD_USER_ID = re.compile(r"_session_([A-Za-z0-9-]{8,64})\Z")
-_ID_SHAPED = re.compile(r"(?=(?:.*[0-9]){4})(?=.*[A-Za-z])[A-Za-z0-9._:-]{16,256}\Z")
+_ID_CHARACTERS = re.compile(r"[A-Za-z0-9._:-]{16,256}\Z")
+_DIGIT = re.compile(r"[0-9]")
+_LETTER = re.compile(r"[A-Za-z]")
+_MIN_DIGITS = 4
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
@@ -90,6 +95,7 @@ class _OutputConfig(msgspec.Struct):
     format: Raw = _ABSENT
 
 
+_UNREADABLE = (msgspec.DecodeError, RecursionError)
 _metadata_decoder = msgspec.json.Decoder(_Metadata)
 _user_id_decoder = msgspec.json.Decoder(_UserId)
 _conversation_decoder = msgspec.json.Decoder(str | _ConversationObject)
@@ -207,15 +213,15 @@ def _usable_text(text: str | None) -> bytes | None:
 
 def _session_of_metadata(metadata: Raw) -> bytes | None:
     try:
-        user_id = text_of(_metadata_decoder.decode(metadata).user_id)
-    except msgspec.DecodeError:
+        user_id = _short_text_of(_metadata_decoder.decode(metadata).user_id)
+    except _UNREADABLE:
         return None
     if user_id is None:
         return None
     if user_id.lstrip().startswith("{"):
         try:
             return _usable_text(_user_id_decoder.decode(user_id).session_id)
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             return None
     found = _OLD_USER_ID.search(user_id)
     return _usable_text(found.group(1)) if found else None
@@ -231,31 +237,46 @@ def _first_header(headers: Mapping[bytes, bytes], names: Sequence[bytes]) -> tup
 
 
 def _session_of_body(fields: RequestFields) -> tuple[bytes | None, str]:
-    session = _usable_text(text_of(fields.prompt_cache_key))
+    session = _usable_text(_short_text_of(fields.prompt_cache_key))
     if session is not None:
         return session, "prompt_cache_key"
-    if fields.conversation:
+    if fields.conversation and len(fields.conversation) <= _MAX_RAW_BYTES:
         try:
             value = _conversation_decoder.decode(fields.conversation)
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             value = ""
         session = _usable_text(value if isinstance(value, str) else value.id)
         if session is not None:
             return session, "conversation"
-    user = text_of(fields.user)
-    if user is not None and len(user) <= MAX_ID_BYTES and _ID_SHAPED.match(user):
+    user = _short_text_of(fields.user)
+    if user is not None and _is_id_shaped(user):
         return _usable_text(user), "user"
     return None, "none"
 
 
+def _short_text_of(raw: Raw) -> str | None:
+    return text_of(raw) if len(raw) <= _MAX_RAW_BYTES else None
+
+
+def _is_id_shaped(user: str) -> bool:
+    """Letters and several digits, and nothing that a name or an address has. Three passes: one expression for all of
+    it takes a fourth power of the length."""
+    return (
+        _ID_CHARACTERS.match(user) is not None
+        and len(_DIGIT.findall(user)) >= _MIN_DIGITS
+        and _LETTER.search(user) is not None
+    )
+
+
 def _is_title_call(fields: RequestFields) -> bool:
     """No tools and a prescribed output format: Claude Code asks for a title beside the main turn."""
-    if fields.tools and bytes(memoryview(fields.tools)).strip() not in (b"[]", b"null"):
+    tools = fields.tools
+    if len(tools) > len(b"null") or bytes(tools) not in (b"", b"[]", b"null"):
         return False
     if not fields.output_config:
         return False
     try:
         wanted = _output_config_decoder.decode(fields.output_config).format
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return False
     return bool(wanted) and bytes(memoryview(wanted)) != b"null"

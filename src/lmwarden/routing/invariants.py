@@ -6,6 +6,7 @@ import math
 from collections import Counter
 
 from lmwarden.routing.admission import WaitingRoom
+from lmwarden.routing.conversations import IDLE_WEIGHT
 from lmwarden.routing.replicas import WARM_S
 from lmwarden.routing.router import Router
 from lmwarden.types import Decision
@@ -32,8 +33,8 @@ def check(router: Router, now: float) -> None:
         assert replica.resident_tokens == sum(c.context_tokens for c in homed), f"{name}: resident tokens"
         assert replica.open_tokens == sum(c.context_tokens for c in homed if c.in_flight), f"{name}: open tokens"
         idle = [(c, math.exp((c.last_used - now) / WARM_S)) for c in homed if not c.in_flight]
-        warm = sum(c.idle_weight * age for c, age in idle)
-        warm_tokens = sum(c.idle_weight * c.context_tokens * age for c, age in idle)
+        warm = sum(IDLE_WEIGHT[c.returns] * age for c, age in idle)
+        warm_tokens = sum(IDLE_WEIGHT[c.returns] * c.context_tokens * age for c, age in idle)
         # Traces are dropped on purpose: a thousandth of a conversation each time, which may hold 50 tokens.
         assert math.isclose(decay * replica.warm_scaled, warm, rel_tol=1e-6, abs_tol=0.01), f"{name}: warm"
         assert math.isclose(decay * replica.warm_tokens_scaled, warm_tokens, rel_tol=1e-6, abs_tol=500), (
