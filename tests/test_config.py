@@ -198,6 +198,26 @@ def test_a_mistake_is_blamed_where_the_key_was_given(tmp_path: Path) -> None:
         ('[[models]]\naliases = "a"\n' + ATTACH, "models[0].aliases: must be a list of texts, e.g. [\"a\"], not 'a'"),
         ('[[models]]\nname = "a*"\n' + ATTACH, "models[0].name: 'a*' looks like a pattern; patterns go into aliases"),
         ('[client]\nhost = ""\n' + ENGINE, "client.host: must be a text of 1 to 256 characters, not ''"),
+        ('[client]\nhost = "foo..bar"\n' + ENGINE, "client.host: 'foo..bar' is not the name or address of a host"),
+        (f'[console]\nhost = "{"x" * 70}"\n' + ENGINE, "console.host: 'xxx"),
+        ('[client]\nsession_headers = ["Host"]\n' + ENGINE, "client.session_headers: 'Host' does not tell sessions"),
+        (
+            '[console]\nallowed_hosts = ["https://w.example"]\n' + ENGINE,
+            "console.allowed_hosts: 'https://w.example' is not the name or address of a host; give it alone, without",
+        ),
+        ('[console]\nallowed_hosts = ["w.example:443"]\n' + ENGINE, "'w.example:443' is not the name or address"),
+        ('[console]\nallowed_hosts = ["cafe:8081"]\n' + ENGINE, "'cafe:8081' is not the name or address"),
+        ('[console]\nallowed_hosts = ["[::1]"]\n' + ENGINE, "'[::1]' is not the name or address of a host"),
+        ('[[models]]\nname = "a\\nb"\n' + ATTACH, "models[0].name: 'a\\nb' must be printable characters"),
+        ('[[models]]\naliases = ["a\\u0007"]\n' + ATTACH, "models[0].aliases: 'a\\x07' must be printable characters"),
+        (
+            ENGINE + '[[models]]\nname = "n"\naliases = ["x*", "m"]\n' + ATTACH.replace("8000", "8001"),
+            "models[1].aliases: 'm' already stands for models[0]; names must differ",
+        ),
+        (
+            '[[models]]\naliases = ["n"]\n' + ATTACH + '[[models]]\nname = "n"\n' + ATTACH.replace("8000", "8001"),
+            "models[0].aliases: 'n' already stands for models[1]; names must differ",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_that_names_file_key_and_what_is_allowed(tmp_path: Path, text: str, says: str) -> None:
@@ -236,7 +256,8 @@ def test_engine_urls(text: str, url: EngineUrl) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["h:8000", "ftp://h", "http://", "http://h:x", "http://h?a=1", "http://u:p@h", "http://h\n"]
+    "text",
+    ["h:8000", "ftp://h", "http://", "http://h:x", "http://h?a=1", "http://u:p@h", "http://h\n", "http://a..b:1"],
 )
 def test_engine_urls_of_other_forms(text: str) -> None:
     with pytest.raises(ConfigError, match="expected http://host:port"):
@@ -291,3 +312,12 @@ def test_a_key_file_is_named_by_its_whole_path(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     for text in ("~/key", "key"):
         assert f": {tmp_path}/key: No such file" in mistake(write(tmp_path, ENGINE + f'api_key_file = "{text}"\n'))
+
+
+def test_names_of_one_model_may_repeat_and_hosts_have_many_forms(tmp_path: Path) -> None:
+    hosts = ["Warden.example.org", "10.0.0.7", "fd00::7", "::ffff:10.0.0.7", "my_host-2"]
+    text = f'[console]\nallowed_hosts = {hosts}\n[[models]]\nname = "m"\naliases = ["m", "s", "s", "x*"]\n' + ATTACH
+    text += '[[models]]\nname = "n"\naliases = ["x*"]\n' + ATTACH.replace("8000", "8001")
+    config = load(write(tmp_path, text))
+    assert config.console.allowed_hosts == tuple(hosts)
+    assert [model.aliases for model in config.models] == [("m", "s", "s", "x*"), ("x*",)]

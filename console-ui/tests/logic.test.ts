@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { Admission, PrefixBreaker, ReplicaRow, Routing, Series } from "../src/api/types";
+import type { Admission, CachedShares, PrefixBreaker, ReplicaRow, Routing, Series } from "../src/api/types";
 import { legendOrder, lonely, widerBars, type PlotSpec } from "../src/logic/plot-spec";
 import { en } from "../src/i18n/en";
 import { byCause } from "../src/logic/breakers";
@@ -240,11 +240,12 @@ describe("the busiest replica", () => {
     expect(busiestSentence(en, routing())).toBeNull();
   });
   it("sorts like a person: e0/2 before e0/10, and not known last", () => {
-    const rows = routing(
+    const { replicas } = routing(
       row("e0/10", 1, { prefix_hit_ratio: null }),
       row("e0/2", 3, { prefix_hit_ratio: 0.5 }),
       row("e1/0", 2, { prefix_hit_ratio: 0.7 }),
-    ).replicas.map((one) => ({ ...one, cached_ratio_1h: null }));
+    );
+    const rows = withShares(replicas, null);
     expect(sortRows(rows, "replica", false).map((one) => one.replica)).toEqual(["e0/2", "e0/10", "e1/0"]);
     expect(sortRows(rows, "inFlight", true).map((one) => one.in_flight)).toEqual([3, 2, 1]);
     for (const down of [true, false]) expect(sortRows(rows, "hitRate", down).at(-1)!.replica).toBe("e0/10");
@@ -255,9 +256,10 @@ describe("the columns of the card", () => {
   const rows = [{ replica: "e0/0" }, { replica: "e0/1" }] as ReplicaRow[];
   const seen = (replicas: ReplicaRow[], engaged = false) => ({ replicas, admission: { engaged } as Admission });
   it("have the last hour's share beside the engine's counter, which says since when it counts", () => {
-    const shares = { cached_ratio: 0.5, replicas: [{ replica: "e0/1", cached_ratio: 0.25, prompt_tokens: 8 }] };
-    expect(withShares(rows, shares).map((row) => row.cached_ratio_1h)).toEqual([null, 0.25]);
-    expect(withShares(rows, null).map((row) => row.cached_ratio_1h)).toEqual([null, null]);
+    const share = { replica: "e0/1", cached_ratio: 0.25, prompt_tokens: 8, first_byte_p50_s: 0.5, first_byte_p95_s: 2 };
+    const ratios = (shares: CachedShares | null) => withShares(rows, shares).map((row) => row.hour.cached_ratio);
+    expect(ratios({ cached_ratio: 0.5, replicas: [share] })).toEqual([null, 0.25]);
+    expect(ratios(null)).toEqual([null, null]);
     const notes = Object.fromEntries(columnsOf(en, seen(rows)).map((one) => [one.key, one.note]));
     expect(notes["hitRate"]).toBe("since the warden's start");
   });

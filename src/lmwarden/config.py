@@ -13,6 +13,7 @@ a mistake in it.
 from __future__ import annotations
 
 import copy
+import ipaddress
 import re
 import sys
 import tomllib
@@ -141,7 +142,7 @@ def parse_engine_url(text: str) -> EngineUrl:
         raise ConfigError(f"{text!r:.100}: {allowed}") from None
     plain = not (parts.query or parts.fragment or parts.username or parts.password)
     plain = plain and not re.search(r"[\x00-\x20\x7f]", text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or not plain:
+    if parts.scheme not in ("http", "https") or not parts.hostname or not _resolvable(parts.hostname) or not plain:
         raise ConfigError(f"{text!r:.100}: {allowed}")
     tls = parts.scheme == "https"
     base_path = parts.path.rstrip("/").removesuffix("/v1")
@@ -244,14 +245,57 @@ def _check(config: Config) -> None:
     if client.max_buffered_bytes < client.max_body_bytes:
         place = origin.place("client", "max_buffered_bytes")
         raise ConfigError(f"{place}: must be at least max_body_bytes ({client.max_body_bytes})")
+    for section, host in (("client", client.host), ("console", config.console.host)):
+        if not _resolvable(host):
+            raise ConfigError(f"{origin.place(section, 'host')}: {host!r} is not the name or address of a host")
     for header in client.session_headers:
+        place = origin.place("client", "session_headers")
         if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", header):
-            raise ConfigError(f"{origin.place('client', 'session_headers')}: {header!r} is not a header name")
+            raise ConfigError(f"{place}: {header!r} is not a header name")
+        if header.lower() in _NO_SESSION:
+            raise ConfigError(f"{place}: {header!r} does not tell sessions apart: many have the same; name another")
+    for host in config.console.allowed_hosts:
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", host) and not _is_ipv6(host):
+            place = origin.place("console", "allowed_hosts")
+            raise ConfigError(
+                f"{place}: {host!r} is not the name or address of a host; give it alone, without http:// and port"
+            )
     _check_names(config)
 
 
+_NO_SESSION = {
+    "accept", "accept-encoding", "accept-language", "authorization", "connection", "content-encoding", "content-length",
+    "content-type", "expect", "host", "origin", "referer", "transfer-encoding", "user-agent", "x-api-key",
+}  # fmt: skip
+"""Headers that all requests of a client have alike: its conversations would be one."""
+
+
+def _resolvable(host: str) -> bool:
+    """Whether a resolver takes it: no empty part between dots, none above 63 letters."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def _check_names(config: Config) -> None:
-    seen: set[str] = set()
+    """Of models and their exact aliases, as far as the file has them; an engine may tell more at its attach."""
+    for number, model in enumerate(config.models):
+        for where, names in (("name", [model.name or ""]), ("aliases", model.aliases)):
+            for name in names:
+                if not name.isprintable():
+                    place = config.origin.place("models", number, where)
+                    raise ConfigError(f"{place}: {name!r} must be printable characters")
+    seen: dict[str, int] = {}
     for number, model in enumerate(config.models):
         if model.served_name is None:
             continue
@@ -262,7 +306,12 @@ def _check_names(config: Config) -> None:
             raise ConfigError(f"{place}: {model.served_name!r} looks like a pattern; {instead}")
         if model.served_name in seen:
             raise ConfigError(f"{place}: {model.served_name!r} is given twice; names must differ")
-        seen.add(model.served_name)
+        seen[model.served_name] = number
+    for number, model in enumerate(config.models):
+        for alias in model.aliases:
+            if not is_pattern(alias) and seen.setdefault(alias, number) != number:
+                place = config.origin.place("models", number, "aliases")
+                raise ConfigError(f"{place}: {alias!r} already stands for models[{seen[alias]}]; names must differ")
 
 
 def _check_engines(config: Config, given: frozenset[tuple[str | int, ...]], platform: str) -> None:

@@ -175,7 +175,19 @@ def test_as_many_models_with_names_as_long_as_allowed(store: KeyStore) -> None:
     assert [key.models for key in store.stored()] == [models]
 
 
-@pytest.mark.parametrize("models", [[], [""], ["a\nb"], [" a"], ["x" * 257], [f"m{number}" for number in range(101)]])
+@pytest.mark.parametrize(
+    "models",
+    [
+        [],
+        [""],
+        ["a\nb"],
+        ["good", "a\nb"],
+        ["good", " a"],
+        [" a"],
+        ["x" * 257],
+        [f"m{number}" for number in range(101)],
+    ],
+)
 def test_models_that_cannot_be_names(store: KeyStore, models: list[str]) -> None:
     with pytest.raises(KeyNameError, match="the models of a key are 1 to 100 names"):
         store.create("anna", models)

@@ -20,7 +20,7 @@ from lmwarden.bench.calibrate_probe import (
     parse_cache_facts,
     together,
 )
-from lmwarden.bench.errors import BenchError
+from lmwarden.bench.errors import BenchError, PlanError
 from lmwarden.bench.plans import words
 from lmwarden.simulation.options import SimulatedEngineOptions
 from lmwarden.simulation.server import serving
@@ -117,7 +117,7 @@ async def test_the_engine_says_what_its_cache_holds_and_how_long_a_context_may_b
     async with serving(OPTIONS) as url:
         assert await cache_facts(url) == CacheFacts(44_000, 16)
         assert await max_model_len(url, "m", None) == 32_768
-        with pytest.raises(BenchError, match=r"--model x: .* serves m"):
+        with pytest.raises(PlanError, match=r"--model x: .* serves m"):
             await max_model_len(url, "x", None)
 
 

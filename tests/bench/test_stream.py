@@ -84,6 +84,14 @@ def test_broken_json_is_an_error() -> None:
         ChatReader().feed(b"data: {broken\n\n", 0.0)
 
 
+@pytest.mark.parametrize("reader", [ChatReader(), MessagesReader()])
+def test_a_line_without_end_is_no_stream(reader: StreamReader) -> None:
+    for _ in range(16):
+        reader.feed(b"x" * 65_536, 0.0)
+    with pytest.raises(msgspec.DecodeError, match="longer than 1 MiB"):
+        reader.feed(b"x", 0.0)
+
+
 @given(st.data(), st.booleans(), st.booleans())
 def test_any_split_reads_the_same(data: st.DataObject, messages: bool, crlf: bool) -> None:
     stream = b": comment\n\n" + b"".join(MESSAGES_STREAM if messages else CHAT_STREAM)

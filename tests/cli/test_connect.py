@@ -29,6 +29,7 @@ class FakeWarden:
         self.key: str | None = None
         """The one that it wants."""
         self.card: dict[str, object] = {"id": "served", "max_model_len": 200_000}
+        self.others: list[dict[str, object]] = []
         self.body: str | None = None
         """Instead of a listing."""
         self.status = 200
@@ -38,7 +39,7 @@ class FakeWarden:
             return web.json_response({"error": {"message": "An API key is required"}}, status=401)
         if self.body is not None:
             return web.Response(text=self.body, status=self.status)
-        return web.json_response({"data": [self.card]}, status=self.status)
+        return web.json_response({"data": [self.card, *self.others]}, status=self.status)
 
 
 @pytest.fixture
@@ -119,6 +120,22 @@ async def test_a_warden_without_keys_gets_any(warden: FakeWarden, capsys: pytest
     assert "# This warden wants no key" in text
     assert await run("curl", "--url", warden.url) == 0
     assert "Authorization" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_of_several_models_it_says_which_it_took(
+    client: str, warden: FakeWarden, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run(client, "--url", warden.url) == 0
+    assert capsys.readouterr().err == ""
+    warden.others = [{"id": "second"}]
+    assert await run(client, "--url", warden.url) == 0
+    text, notes = capsys.readouterr()
+    assert notes == f"lmwarden: note: {warden.url} serves served, second; this is served, --model takes another\n"
+    assert "served" in text
+    assert "second" not in text
+    assert await run(client, "--url", warden.url, "--model", "second") == 0
+    assert capsys.readouterr().err == ""
 
 
 async def test_where_nobody_answers_a_key_is_used_if_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,7 +64,7 @@ async def test_affinity_shows_a_gain() -> None:
     printed = out.getvalue()
     assert "console " in printed
     assert "Speed 20" in printed
-    assert "From off to on: at 8 sessions" in printed
+    assert ("From off to on: at 8 sessions" in printed) is not ("Nothing is concluded: this machine" in printed)
 
 
 async def test_with_random_placement_the_gain_vanishes() -> None:
@@ -73,17 +73,28 @@ async def test_with_random_placement_the_gain_vanishes() -> None:
     assert hits(on) < hits(off) + 0.1
 
 
-def test_a_conclusion_is_drawn_from_a_whole_run_only() -> None:
-    plan = Plan(
+def demo_plan() -> Plan:
+    return Plan(
         url="", model="m", workload=load_workload("claude-code"), levels=[8], arms=["off", "on"],
         seconds=180.0, clock=time.monotonic, speed=10.0,
     )  # fmt: skip
+
+
+def test_a_conclusion_is_drawn_from_a_whole_run_only() -> None:
+    plan = demo_plan()
     levels = [row(arm="off"), row()]
     (gain,) = demo_gain(RunOutcome(levels=levels), plan)
     assert isinstance(gain, str) and gain.startswith("From off to on: at 8 sessions")
     cut = RunOutcome(levels=levels, interrupted=True)
     assert demo_gain(cut, plan) == []
     assert Note("interrupted") in demo_notes(cut, plan)
+
+
+@pytest.mark.parametrize(("lag_p99_s", "begins"), [(0.049, "From off to on"), (0.051, "Nothing is concluded: this")])
+def test_a_machine_that_is_too_busy_for_the_speed_draws_none(lag_p99_s: float, begins: str) -> None:
+    levels = [row(arm="off"), row()]
+    (said,) = demo_gain(RunOutcome(levels=levels, lag_p99_s=lag_p99_s), demo_plan())
+    assert isinstance(said, str) and said.startswith(begins)
 
 
 def test_a_report_is_written_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,36 @@ def test_the_data_folder_is_named_by_flag_or_file(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(
+    ("file", "models", "noted"),
+    [
+        ('name = "m"\naliases = ["small"]\n', "m", False),
+        ('name = "m"\naliases = ["small"]\n', "m,small", True),
+        ("", "m", False),  # the engine will tell its name
+        ('nmae = "m"\n', "x", False),  # for the warden to say
+    ],
+)
+def test_names_that_the_file_does_not_serve_are_noted(
+    file: str, models: str, noted: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lmwarden.toml").write_text(f'[[models]]\n{file}[models.engine]\nattach = ["http://h:1"]\n')
+    assert main(["keys", "create", "anna", "--models", models]) == 0
+    written = capsys.readouterr()
+    assert written.out.startswith("lmw_")
+    assert ("lmwarden: keys: note: the file serves m (an alias is no name)\n" in written.err) is noted
+
+
+def test_the_file_that_a_warden_started_here_reads_is_read_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lmwarden.toml").write_text('[storage]\ndir = "here"\n')
+    assert main(["keys", "create", "anna"]) == 0
+    assert (tmp_path / "here" / "keys.json").exists()
+    assert not (tmp_path / "data").exists()
+    assert main(["keys", "create", "ben", "--data-dir", "there"]) == 0
+    assert (tmp_path / "there" / "keys.json").exists()
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["revoke", "nobody"], "there is no key 'nobody'; existing: none"),

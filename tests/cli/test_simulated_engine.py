@@ -43,7 +43,7 @@ async def test_it_says_where_it_listens_and_ends_on_a_signal() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "requires an argument"),
+        ([], "--port is missing"),
         (["--port", "-1"], "--port: must be from 0 to 65535, not -1"),
         (["--port", "0", "--hardware", "abacus"], "--hardware: unknown hardware 'abacus'"),
         (["--port", "0", "--hardware", "absent.toml"], "--hardware: cannot read the hardware profile absent.toml"),

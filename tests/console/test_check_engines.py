@@ -115,6 +115,13 @@ def test_each_trouble(ill: EngineSnapshot, code: str, level: Level, says: str, m
     assert check.engine == "e0"
 
 
+def test_a_last_line_is_not_said_twice() -> None:
+    ill = process(EnginePhase.FAILED, detail="it ended, saying: E: no; given up.", last_lines=("a", "E: no"))
+    check = found(engines=(ill,))["engine_failed"]
+    assert check.text == "e0: it ended, saying: E: no; given up"
+    assert check.params["last_line"] == "E: no"
+
+
 @pytest.mark.parametrize(
     ("phase", "crash", "params"),
     [

@@ -9,8 +9,12 @@ import pytest
 from tests.console.made_up import counted, engine, model, snapshot
 
 from lmwarden.access.keys import KeyStore
+from lmwarden.config import Flag, load
 from lmwarden.console.checks import STUCK_S, check_all, check_model, warnings_of
 from lmwarden.console.findings import Check, Level
+from lmwarden.control import EngineState
+
+ENGINE = Flag("--engine", ("models",), [{"engine": {"attach": ["http://h:1"]}}])
 
 
 def found(console_host: str | None = "127.0.0.1", **changes: Any) -> dict[str, Check]:
@@ -80,6 +84,27 @@ def test_the_warnings_of_a_model_are_its_lines_that_are_not_ok() -> None:
     assert (warning.code, warning.what_to_do) == ("no_usage_details", "start vLLM with --enable-prompt-tokens-details")
     assert sum(check.level is not Level.OK for check in check_model(ill)) == 1
     assert warnings_of(counted(identity_sent=1000)) == []
+
+
+def test_a_port_that_asks_for_keys_where_there_are_none(tmp_path: Path) -> None:
+    taken, keys = snapshot(), KeyStore(tmp_path, b"s" * 32)
+
+    def found(require_key: bool) -> bool:
+        client = load(None, [ENGINE, Flag("--require-key", ("client", "require_key"), require_key)]).client
+        return "no_keys" in {check.code for check in check_all(taken, taken.taken_at, None, client=client, keys=keys)}
+
+    assert found(require_key=True)
+    assert not found(require_key=False)
+    keys.create("anna")
+    assert not found(require_key=True)
+
+
+def test_faults_are_warned_of_first() -> None:
+    ill = model(engines=(engine(usage_details=False), engine("e1", state=EngineState.DOWN)))
+    assert [(one.level, one.code) for one in warnings_of(ill)] == [
+        (Level.FAULT, "engine_down"),
+        (Level.WARNING, "no_usage_details"),
+    ]
 
 
 def test_every_line_can_be_said_in_other_words() -> None:

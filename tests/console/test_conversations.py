@@ -47,7 +47,7 @@ async def test_what_the_router_and_the_rows_know_stands_together(whole_console: 
     assert item == {
         "id": A.hex(), "short": A.hex()[:8], "client": "claude-code", "derived": False, "parent": None, "kind": "main",
         "home": str(went.replica), "turns": 2, "context_tokens": 107, "cached_ratio_last": 0.6, "state": "running",
-        "in_flight": 1, "model": "org/model",
+        "in_flight": 1, "model": "org/model", "waiting_since": None, "key_name": "anna",
     }  # fmt: skip
     assert (answer["next"], answer["total"]) == (None, 1)
 
@@ -62,7 +62,7 @@ async def test_a_turn_that_waits_for_a_place(whole_console: Console) -> None:
     whole_console.scene.turn(A)
     whole_console.scene.turn(B, finish=False)
     now = time.monotonic()
-    whole_console.scene.held = [HeldRequest(key, None, False, now) for key in (A, B, C)]
+    whole_console.scene.held = [HeldRequest(key, None, False, now, None) for key in (A, B, C)]
     items = (await whole_console.get(LIST))["items"]
     # One of which a turn runs is running, whatever else of it waits.
     assert {bytes.fromhex(item["id"]): item["state"] for item in items} == {A: "waiting", B: "running", C: "waiting"}
@@ -70,6 +70,33 @@ async def test_a_turn_that_waits_for_a_place(whole_console: Console) -> None:
     assert (new["home"], new["turns"], new["context_tokens"], new["in_flight"]) == (None, 0, None, 0)
     detail = await whole_console.get(f"/api/conversations/{C.hex()}")
     assert (detail["conversation"]["state"], detail["turns"]) == ("waiting", [])
+
+
+async def test_who_waits_stands_in_a_list_the_longest_wait_first(whole_console: Console) -> None:
+    """With the key's name, also of those that have no row yet; what of a conversation waits longest counts."""
+    whole_console.scene.turn(A)
+    whole_console.scene.turn(B, finish=False)
+    whole_console.scene.turn(KEYS[3])
+    now = time.monotonic()
+    waits = ((C, 40, "carl"), (A, 30, "anna"), (None, 20, None), (B, 10, None), (C, 5, "carl"))
+    whole_console.scene.held = [HeldRequest(key, None, False, now - ago_s, name) for key, ago_s, name in waits]
+    query, found = "state=waiting&limit=2", []
+    for _ in range(2):
+        answer = await whole_console.get(f"{LIST}?{query}")
+        assert answer["total"] == 3
+        found += answer["items"]
+        query = f"state=waiting&limit=2&before={answer['next']}"
+    told = [(bytes.fromhex(item["id"]), item["key_name"], item["state"]) for item in found]
+    assert told == [(C, "carl", "waiting"), (A, "anna", "waiting"), (B, None, "running")]
+    for item, ago_s in zip(found, (40, 30, 10), strict=True):
+        assert item["waiting_since"] == pytest.approx(time.time() - ago_s, abs=PATIENCE_S)
+    assert [item["waiting_since"] for item in found] == sorted(item["waiting_since"] for item in found)
+    live = (await whole_console.get(f"{LIST}?sort=waited"))["items"]
+    assert [bytes.fromhex(item["id"]) for item in live] == [C, A, B, KEYS[3]]
+    assert live[-1]["waiting_since"] is None
+    detail = await whole_console.get(f"/api/conversations/{C.hex()}")
+    assert detail["conversation"]["key_name"] == "carl"
+    assert detail["conversation"]["waiting_since"] == pytest.approx(found[0]["waiting_since"], abs=PATIENCE_S)
 
 
 @pytest.mark.parametrize("sort", ["last_used", "context", "turns"])
@@ -105,8 +132,8 @@ async def test_only_live_ones_unless_all_are_asked_for(whole_console: Console) -
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        ("state=dead", "state: must be one of live, all, not 'dead'"),
-        ("sort=size", "sort: must be one of last_used, context, turns, not 'size'"),
+        ("state=dead", "state: must be one of live, all, waiting, not 'dead'"),
+        ("sort=size", "sort: must be one of last_used, context, turns, waited, not 'size'"),
         ("limit=501", "limit"),
         ("before=x", "before: must be the next of an earlier page"),
         ("before=1.0:zz", "before"),

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.console.made_up import CHAT, MESSAGES, counted, engaged, model, pin, process, replica, room, snapshot, view
 from tests.console.scene import Scene
 
+from lmwarden import __version__
 from lmwarden.console.metrics import exposition
 from lmwarden.gateway.loop_lag import LoopLagSnapshot
 from lmwarden.types import Decision, Outcome, PinVerdict, ReplicaSample
@@ -63,6 +64,7 @@ async def test_the_published_names(scene: Scene) -> None:
         ("lmwarden_time_to_first_byte_seconds_bucket", [("le", "+Inf"), named], 2),
         ("lmwarden_ledger_dropped_rows_total", [], 0),
         ("lmwarden_ledger_trouble", [], 0),
+        ("lmwarden_build_info", [("version", __version__)], 1),
         ("lmwarden_engine_state", [named, ("engine", "e0"), ("state", "starting")], 1),
         ("lmwarden_engine_state", [named, ("engine", "e0"), ("state", "up")], 0),
         ("lmwarden_requests_identified_total", [named, ("by", "none")], 0),

@@ -53,10 +53,8 @@ async def test_prompts_of_which_the_engine_did_not_tell_are_in_no_ratio(whole_co
     live = await whole_console.get("/api/overview")
     line = next(line for line in live["overview"]["models"] if line["name"] == MODEL)
     assert tokens["cached_ratio"] == shares["cached_ratio"] == line["cached_ratio_1h"] == 0.9
-    assert shares["replicas"] == [
-        {"replica": "e0/0", "cached_ratio": 0.9, "prompt_tokens": 4000},
-        {"replica": "e0/1", "cached_ratio": None, "prompt_tokens": 1000},
-    ]
+    told = [(share["replica"], share["cached_ratio"], share["prompt_tokens"]) for share in shares["replicas"]]
+    assert told == [("e0/0", 0.9, 4000), ("e0/1", None, 1000)]
 
 
 async def test_looks_at_the_routers_are_in_the_chart_of_replicas(whole_console: Console, ledger: Ledger) -> None:
@@ -81,15 +79,33 @@ async def test_the_cached_share_of_each_replica_is_of_the_window_alone(whole_con
     assert ledger.flush(LIMIT_S)
     answer = await whole_console.get(f"/api/stats/cached?window=1h&model={MODEL}")
     assert 3599 <= answer["to"] - answer["from"] <= 3601
-    assert answer["replicas"] == [
-        {"replica": "e0/0", "cached_ratio": 0.75, "prompt_tokens": 100},
-        {"replica": "e0/1", "cached_ratio": None, "prompt_tokens": 0},
-    ]
+    first, second = answer["replicas"]
+    assert (first["cached_ratio"], first["prompt_tokens"]) == (0.75, 100)
+    assert second == {
+        "replica": "e0/1",
+        "cached_ratio": None,
+        "prompt_tokens": 0,
+        "first_byte_p50_s": None,
+        "first_byte_p95_s": None,
+    }
     assert answer["cached_ratio"] == 0.5, "what an engine placed itself is in the whole"
     day = await whole_console.get(f"/api/stats/cached?window=24h&model={MODEL}")
     assert day["replicas"][0]["prompt_tokens"] == 9100
     for query, status in (("", 400), (f"model={MODEL}&replica=e0/0", 400), ("model=none", 404)):
         await whole_console.get(f"/api/stats/cached?{query}", status)
+
+
+async def test_first_bytes_of_all_replicas_are_those_of_each_ones_chart(whole_console: Console, ledger: Ledger) -> None:
+    for name, first_byte_s in (("e0/0", 0.25), ("e0/0", 0.5), ("e0/0", 8.0), ("e0/1", 2.0)):
+        ledger.record(record(model=MODEL, replica=name, first_byte_s=first_byte_s))
+    assert ledger.flush(LIMIT_S)
+    answer = await whole_console.get(f"/api/stats/cached?model={MODEL}")
+    for share in answer["replicas"]:
+        chart = await whole_console.get(f"/api/stats/latency?model={MODEL}&replica={share['replica']}")
+        seen = share["first_byte_p50_s"], share["first_byte_p95_s"]
+        assert seen == (chart["totals"]["p50"], chart["totals"]["p95"])
+    assert answer["replicas"][0]["first_byte_p50_s"] == pytest.approx(0.5, rel=0.045)
+    assert answer["replicas"][0]["first_byte_p95_s"] == pytest.approx(8.0, rel=0.045)
 
 
 @pytest.mark.parametrize("chart", CHARTS)

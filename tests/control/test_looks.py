@@ -31,7 +31,7 @@ async def test_the_list_shows_who_was_used_last(scene: Scene) -> None:
     assert [view.turns for view in seen.conversations] == [2, 1]
     assert seen.total == 2
     # On the wall's clock: just now, and in this order.
-    first, second = (seen.used_at(view) for view in seen.conversations)
+    first, second = (seen.wall(view.last_used) for view in seen.conversations)
     assert seen.taken_at - 5 < second < first <= seen.taken_at
 
 
@@ -39,12 +39,13 @@ async def test_who_waits_for_a_first_turn_is_listed_although_the_router_does_not
     scene.turn(b"a" * 16)
     now = time.monotonic()
     scene.held = [
-        HeldRequest(b"a" * 16, None, False, now),
-        HeldRequest(b"n" * 16, b"a" * 16, True, now + 1),
-        HeldRequest(None, None, False, now),
+        HeldRequest(b"a" * 16, None, False, now, "anna"),
+        HeldRequest(None, None, False, now, None),
+        HeldRequest(b"n" * 16, b"a" * 16, True, now + 1, None),
+        HeldRequest(b"a" * 16, None, False, now + 2, "anna"),
     ]
     seen = await asyncio.wrap_future(scene.control.conversations(NAME))
-    assert seen.waiting == {b"a" * 16, b"n" * 16}
+    assert {key: held.since for key, held in seen.waiting.items()} == {b"a" * 16: now, b"n" * 16: now + 1}
     assert seen.total == 2
     new, known = seen.conversations
     assert (new.key, new.parent, new.derived, new.home, new.turns, new.live) == (
@@ -63,7 +64,7 @@ async def test_times_at_speed_are_the_walls(scene: Scene) -> None:
     seen = await asyncio.wrap_future(scene.control.conversations(NAME))
     (view,) = seen.conversations
     fast = ConversationList(taken_at=1000.0, now=view.last_used + 50, clock_rate=10.0, total=1, conversations=(view,))
-    assert fast.used_at(view) == pytest.approx(995.0)
+    assert fast.wall(view.last_used) == pytest.approx(995.0)
 
 
 async def test_all_who_ask_within_a_second_share_one_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,6 +174,22 @@ async def test_requests_without_a_rank_are_waited_for_too(session: aiohttp.Clien
     await fleet.control.close()
 
 
+@pytest.mark.parametrize("before", [True, False])
+async def test_what_is_open_on_an_engine_that_is_down_is_not_waited_for(before: bool, fleet: Fleet) -> None:
+    ticket = fleet.request(ReplicaId("e1", 0))
+    if before:
+        fleet.scene.all_down("e1")
+    await restart(fleet, "e1/0")
+    if not before:
+        await fleet.at("e1", Step.DRAINING)
+        assert fleet.engines["e1"].restarts == 0
+        fleet.scene.all_down("e1")
+    await fleet.at("e1", Step.STOPPING)
+    await fleet.comes_back("e1")
+    assert (await fleet.ended()).state is OperationState.DONE
+    fleet.finish(ticket)
+
+
 async def test_an_operators_own_drain_outlives_a_restart(fleet: Fleet) -> None:
     await drain(fleet, "e1/0")
     await restart(fleet, "e1/0")
@@ -244,6 +260,17 @@ async def test_a_start_that_fails_ends_it(fleet: Fleet, phase: EnginePhase, says
     fleet.scene.all_up("e1", boot_id="boot-3")
     fleet.scene.refresh()
     assert fleet.states()["e1/0"] is ReplicaState.READY
+
+
+async def test_why_a_start_failed_is_said_once_and_without_what_comes_next(fleet: Fleet) -> None:
+    await restart(fleet, "e1/0")
+    engine = fleet.engines["e1"]
+    engine.process_runs.set()
+    await fleet.at("e1", Step.STARTING)
+    fleet.scene.all_down("e1")
+    detail = "it ended with exit status 1, saying: E: no; the next start is in 1 s"
+    engine.becomes(EnginePhase.BACKING_OFF, detail=detail, last_lines=("hello", "E: no"))
+    assert (await fleet.ended()).sentence == "e1 did not start: it ended with exit status 1, saying: E: no"
 
 
 async def test_a_process_that_was_replaced_once_more_did_not_start(fleet: Fleet) -> None:

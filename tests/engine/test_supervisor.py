@@ -223,6 +223,23 @@ async def test_what_may_take_long_is_not_done_on_the_loop(place: Place, monkeypa
     assert not any(threading.current_thread() in seen for seen in threads.values())
 
 
+async def test_nothing_is_started_once_it_was_left(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next warden would find a process that nobody has written down."""
+    launched = place.make(plan(place.roll, "serve"))
+    look, loop = port_hold.foreign_listener, asyncio.get_running_loop()
+
+    def left_meanwhile(port: int, pids: Collection[int]) -> str | None:
+        loop.call_soon_threadsafe(launched.supervisor.leave)
+        return look(port, pids)
+
+    monkeypatch.setattr("lmwarden.engine.starter.foreign_listener", left_meanwhile)
+    spawned: list[str] = []
+    monkeypatch.setattr(processes, "spawn", lambda *arguments: spawned.append("a process"))
+    await launched.begin()
+    await launched.finished()
+    assert spawned == []
+
+
 async def test_restarts_and_stops_beside_each_other(place: Place) -> None:
     launched = await place.begin("serve")
     supervisor = launched.supervisor
@@ -437,17 +454,18 @@ async def test_a_later_warden_takes_it_over_with_its_port(place: Place) -> None:
 
 
 async def test_one_that_was_started_otherwise_is_taken_over_and_called_outdated(place: Place) -> None:
-    first = await place.begin("serve")
+    first = await place.begin("serve", extra="--older")
     main = await place.roll.next()
     await first.drop()
     second = await place.begin("serve", extra="--newer")
     assert second.supervisor.state.outdated
-    assert second.supervisor.state.command.endswith(" --newer")
+    assert second.supervisor.state.command.endswith(" --older"), "what runs"
     await second.supervisor.restart()
     await main.end()
     await place.roll.next()
     state = second.supervisor.state
     assert (state.outdated, state.taken_over) == (False, False)
+    assert state.command.endswith(" --newer")
 
 
 @pytest.mark.parametrize("change", [{"identity": "another model"}, {"api_key": "sk-new"}])

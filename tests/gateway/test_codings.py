@@ -40,6 +40,15 @@ def test_what_went_in_comes_out(kind: str, text: bytes, piece_bytes: int, most_b
     assert decoded(coding, encode(text), piece_bytes, max(most_bytes, len(text) // 10)) == (text, True)
 
 
+@pytest.mark.parametrize("most_bytes", [1, 3, 100, 258, 259, 1000])
+@pytest.mark.parametrize("kind", sorted(ENCODERS))
+def test_what_is_held_back_comes_out_although_all_input_was_taken(kind: str, most_bytes: int) -> None:
+    """A few bytes that stand for many, asked for in portions that end anywhere in them."""
+    coding, encode = ENCODERS[kind]
+    for size in (258, 259, 1000, 2001):
+        assert decoded(coding, encode(bytes(size)), 1 << 14, most_bytes) == (bytes(size), True)
+
+
 @given(kind=CODED, text=TEXTS, data=st.data())
 def test_a_part_of_it_is_not_finished(kind: str, text: bytes, data: st.DataObject) -> None:
     coding, encode = ENCODERS[kind]

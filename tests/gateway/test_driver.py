@@ -28,7 +28,7 @@ class Request:
         self.told.set()
 
     def held(self) -> HeldRequest:
-        return HeldRequest(None, None, False, 100.0)
+        return HeldRequest(None, None, False, 100.0, None)
 
 
 def new_driver(router: ScriptedRouter, rate: float = 1.0) -> tuple[RouterDriver, list[float]]:

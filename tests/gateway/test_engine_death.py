@@ -81,6 +81,8 @@ async def test_closed_but_somebody_listens_is_502_and_not_sent_again(make_scene:
         assert (await scene.ask(ASK)).status == 502
         assert scene.engines[1].seen == []
         assert scene.router.retried == set()
+        probes = scene.gateway._services["m"].pools["e0"]._tasks
+        await until(lambda: not probes, lambda: "a probe goes on although its request was answered")
 
 
 async def test_a_listener_that_outlives_our_process_does_not_hide_its_end(make_scene: SceneMaker) -> None:

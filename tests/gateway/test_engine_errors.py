@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.gateway.coded import ENCODERS
 from tests.gateway.conftest import SceneMaker, chat, post
 from tests.stub_engine import Act, Peer, Seen, head, raw, whole
 
@@ -310,3 +311,17 @@ async def test_nothing_of_it_is_kept(make_scene: SceneMaker, api: Api, caplog: p
             assert (await scene.ask(post(PATHS[api], chat()))).status == 400
         await scene.at_rest()
         assert MARKER not in repr(scene.rows) + caplog.text
+
+
+@pytest.mark.parametrize("kind", list(ENCODERS))
+async def test_a_compressed_error_is_put_into_the_envelope_for_who_takes_it_compressed(
+    make_scene: SceneMaker, kind: str
+) -> None:
+    """What goes to the client is ours then, and not compressed."""
+    coding, encode = ENCODERS[kind]
+    async with make_scene() as scene:
+        scene.engine.script.append(whole(encode(b'{"detail":"too long"}'), 400, f"Content-Encoding: {coding}"))
+        response = await scene.ask(post("/v1/messages", chat(), f"Accept-Encoding: {coding}"))
+        theirs = {"type": "error", "error": {"type": "invalid_request_error", "message": "too long"}}
+        assert (response.status, response.json()) == (400, theirs)
+        assert response.header("Content-Encoding") is None

@@ -64,6 +64,10 @@ def test_the_table_of_names_is_bounded() -> None:
     for number in range(10_000):
         assert table.learn(b"X-%d" % number) == (b"x-%d" % number, True)
     assert len(table.known) <= 2048
+    fresh = NameTable(frozenset(), ())
+    for size in (64, 65, 8_000):
+        assert fresh.learn(b"X" * size) == (b"x" * size, True)
+    assert list(fresh.known) == [b"X" * 64]
     assert table.learn(b"STOP") == (b"stop", False)
     assert table.learn(b"X-Stop-It") == (b"x-stop-it", False)
 

@@ -43,12 +43,14 @@ def test_what_is_held_is_counted_and_in_proportion(have: bytes, more: int, reads
 
 
 def test_without_room_it_grows_in_small_steps() -> None:
-    budget = BufferBudget(1_000_000)
-    body = IncomingBody(b"", 10_000_000, budget)
-    assert body.reserve()
-    while body.take(len(body.space())):
-        assert budget.held_bytes <= 1_000_000
-    assert budget.held_bytes <= 1_000_000 + STEP
+    """Until the budget is full, and by no more than one of them beyond it."""
+    for limit in range(100_000, 1_500_000, 100_000):
+        budget = BufferBudget(limit)
+        body = IncomingBody(b"", 10_000_000, budget)
+        assert body.reserve()
+        while body.take(len(body.space())):
+            assert budget.held_bytes <= limit
+        assert limit < budget.held_bytes <= limit + STEP
 
 
 @pytest.mark.parametrize("announced", [1, 10**6, 64 * 2**20])

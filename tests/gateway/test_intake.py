@@ -129,6 +129,16 @@ async def test_client_pins(make_scene: SceneMaker, lines: list[str], pin: Replic
             assert response.header("X-LMWarden-Decision") == "client_pinned"
 
 
+async def test_of_many_replicas_some_are_named(make_scene: SceneMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "_MAX_PINS_SHOWN", 2)
+    for ranks, named in ((2, "one of: e0/0, e0/1"), (3, "one of: e0/0, e0/1, ...")):
+        async with make_scene(ranks=ranks) as scene:
+            response = await scene.ask(post("/v1/chat/completions", chat(), "X-LMWarden-Replica: e9/9"))
+            message = response.json()["error"]["message"]
+            assert named in message
+            assert ("..." in message) is (ranks == 3)
+
+
 async def test_a_rank_alone_names_no_replica_of_two_engines(make_scene: SceneMaker) -> None:
     async with make_scene(engines=2, ranks=2) as scene:
         response = await scene.ask(post("/v1/chat/completions", chat(), "X-data-parallel-rank: 1"))

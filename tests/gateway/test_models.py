@@ -91,3 +91,15 @@ def test_listing_suits_both_apis() -> None:
     assert "max_model_len" not in data["data"][1]
     assert {entry["type"] for entry in data["data"]} == {entry["object"] for entry in data["data"]} == {"model"}
     assert msgspec.json.decode(listing([]))["first_id"] is None
+
+
+def test_so_many_spellings_are_remembered_and_no_name_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern matches without end, and anybody may ask."""
+    monkeypatch.setattr("lmwarden.gateway.models._MAX_REMEMBERED", 5)
+    found = names()
+    assert found.find(b'"nobody"') is None
+    assert found.find(msgspec.json.encode("claude-" + "a" * 300)) == "BIG"
+    assert found._by_raw == {}
+    for number in range(20):
+        assert found.find(b'"claude-opus-%d"' % number) == "BIG"
+    assert len(found._by_raw) == 5

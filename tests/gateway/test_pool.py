@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from lmwarden.gateway import GatewaySettings
 from lmwarden.gateway.outbox import Outbox
 from lmwarden.gateway.pool import EnginePool
 from lmwarden.gateway.upstream import UpstreamConnection
-from lmwarden.types import EngineEndpoint
+from lmwarden.types import EngineEndpoint, Outcome
 
 EVENT = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":null}]}\n\n'
 
@@ -109,6 +111,9 @@ class Curious:
     def connect_failed(self) -> None:
         raise AssertionError("a probe is no connection to send on")
 
+    def cannot_connect(self) -> None:
+        raise AssertionError("a probe is no connection to send on")
+
     def nobody_listens(self) -> None:
         self.told += 1
 
@@ -162,3 +167,39 @@ async def test_what_a_probe_takes_for_a_dead_engine(connects: Sequence[OSError |
     curious = Curious()
     await pool.probe(curious)
     assert (curious.told, left) == (told, [])
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL])
+@pytest.mark.parametrize("api", ["messages", "chat/completions"])
+async def test_a_want_of_our_own_is_no_failure_of_an_engine(
+    make_scene: SceneMaker, monkeypatch: pytest.MonkeyPatch, number: int, api: str
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise OSError(number, "of ours")
+
+    async with make_scene(engines=2) as scene:
+        pools = scene.gateway._services["m"].pools.values()
+        with monkeypatch.context() as patch:
+            for pool in pools:
+                patch.setattr(pool, "_loop", SimpleNamespace(create_connection=fail, create_task=asyncio.create_task))
+            response = await scene.ask(post(f"/v1/{api}", chat()))
+            assert response.status == (529 if api == "messages" else 503)
+            assert int(response.header("Retry-After") or 0) > 0
+        await scene.at_rest()
+        (row,) = scene.rows
+        assert (row.outcome, row.retried) == (Outcome.REFUSED, False)
+        assert (await scene.ask(post("/v1/chat/completions", chat()))).status == 200
+
+
+async def test_a_host_that_is_no_name_is_told_and_not_waited_for() -> None:
+    loop = asyncio.get_running_loop()
+    pool = EnginePool(
+        EngineEndpoint(engine="e0", host="foo..bar", port=1, model="m"), GatewaySettings(), loop, Outbox(loop)
+    )
+    told: list[bool] = []
+    user: Any = SimpleNamespace(connect_failed=lambda: told.append(True))
+    task = pool.acquire(user, fresh=False)
+    assert task is not None
+    await task
+    await pool.probe(user)
+    assert told == [True]

@@ -76,6 +76,12 @@ def test_a_system_turn_that_stands_elsewhere_moved_and_one_that_reads_otherwise_
     )
 
 
+def test_a_system_turn_that_went_or_came_before_another_moved_that_one() -> None:
+    one = prompt(messages=[user("a"), reminder("r"), answer("b"), user("c")])
+    two = prompt(messages=[user("a"), reminder("new"), reminder("r"), answer("b"), user("c")])
+    assert change(one, two).change == change(two, one).change == "system_turn_moved"
+
+
 def test_a_client_that_says_so_has_compacted() -> None:
     after = prompt(system="You were an agent.", messages=TURNS)
     assert change(prompt(), after, compacted=True).change is PrefixChange.COMPACTION

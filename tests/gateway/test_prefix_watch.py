@@ -16,7 +16,7 @@ from tests.stub_engine import Act, Peer, Seen, whole
 from tests.waiting import PATIENCE_S
 
 from lmwarden.bench.trace import read_trace
-from lmwarden.gateway import prefix_watch
+from lmwarden.gateway import intake, prefix_watch
 from lmwarden.gateway.prefix_segments import SegmentReader
 from lmwarden.gateway.prefix_watch import PrefixJob, PrefixWatch
 from lmwarden.gateway.trace_recorder import FOLDER, TraceRecorder
@@ -149,15 +149,26 @@ def test_what_the_queue_cannot_hold_is_dropped_and_counted(monkeypatch: pytest.M
 
 def test_the_queue_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_watch, "MOST_QUEUED_BYTES", 3 * len(body("a")))
-    monkeypatch.setattr(prefix_watch, "MOST_BODY_BYTES", len(body("a")))
     watch = PrefixWatch(SECRET)
     assert [put(watch, body("a")) is None for _ in range(4)] == [False, False, False, True]
-    assert put(watch, body("aa")) is None
-    assert watch.dropped == 2
+    assert watch.dropped == 1
     watch.start()
     assert watch.settle(PATIENCE_S)
     assert put(watch, body("a")) is not None
     watch.stop()
+
+
+async def test_a_body_that_is_too_large_is_counted_and_not_looked_at(
+    make_scene: SceneMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "MOST_BODY_BYTES", len(body("a")))
+    watch = PrefixWatch(SECRET)
+    async with make_scene(prefixes=watch) as scene:
+        scene.engine.default = whole(CHAT % (10, b'"x":1'))
+        for turns, dropped in (("a", 0), ("aa", 1), ("b", 1)):
+            assert (await ask(scene, body(turns))).status == 200
+            assert watch.dropped == dropped
+    assert watch._put == 2
 
 
 def test_memory_is_bounded_and_the_conversation_used_last_is_kept(
@@ -293,11 +304,13 @@ async def test_rows_say_who_asked_why_it_went_there_and_what_the_prefix_did(make
     async with make_scene(prefixes=watch) as scene:
         scene.router.found = {1: grounds, 2: grounds}
         scene.engine.script.extend([looked_at(watch, 1000, 0), looked_at(watch, 1200, 100)])
-        await ask(scene, body("a"), "User-Agent: curl/8")
+        answer = await ask(scene, body("a"), "User-Agent: curl/8")
+        assert answer.header("X-LMWarden-Conversation") == (b"g" * 4).hex()
         await ask(scene, body("a", "b", "c"), "User-Agent: curl/8")
         await scene.at_rest()
     first, second = scene.rows
     assert (first.conversation_key, first.why, first.home, first.home_in_flight) == (b"g" * 16, "above", "e0/1", 9)
+    assert {row.conversation for row in scene.rows} == {(b"g" * 4).hex()}  # the router's: an id may stand for several
     assert (first.client, first.kind, first.body_bytes) == ("curl", "main", len(body("a")))
     assert (first.prefix_change, first.prefix_shared_ratio, first.recomputed_tokens) == ("first", None, None)
     assert (second.prefix_change, second.prefix_shared_ratio, second.recomputed_tokens) == ("evicted", 1.0, 900)

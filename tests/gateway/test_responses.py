@@ -12,6 +12,7 @@ from tests.stub_engine import STREAM_HEAD, Act, Peer, Seen, StubEngine, chunk, s
 
 from lmwarden.gateway import Gateway, ServedModel
 from lmwarden.gateway.responses import Origin, ResponseOrigins, continued_response
+from lmwarden.routing.fields import decode_fields
 from lmwarden.routing.router import Router
 from lmwarden.types import (
     EngineEndpoint,
@@ -299,6 +300,6 @@ def test_ids_are_not_kept() -> None:
     ],
 )
 def test_the_response_that_a_body_continues(body: bytes, found: str | None) -> None:
-    assert continued_response(body) == found
+    assert continued_response(decode_fields(body)) == found
     if found is not None:
         assert ResponseOrigins(b"s").find(b"k", found) is Origin.UNKNOWN

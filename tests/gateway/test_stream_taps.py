@@ -188,6 +188,17 @@ def test_a_message_that_stops_without_a_reason_or_by_that_word_was_aborted(reaso
     assert tap.usage().finish_reason == "abort"
 
 
+def test_a_reason_that_comes_after_counts_without_one_is_the_reason() -> None:
+    """Some servers count as they go."""
+    tap = MessagesTap()
+    for reason in ("null", '"end_turn"'):
+        delta = f'{{"type":"message_delta","delta":{{"stop_reason":{reason}}},"usage":{{"output_tokens":4}}}}'
+        tap.feed(f"event: message_delta\ndata: {delta}\n\n".encode())
+    tap.feed(b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
+    assert tap.clean_end()
+    assert tap.usage().finish_reason == "end_turn"
+
+
 @given(cuts=st.lists(st.integers(min_value=0, max_value=800), max_size=20), end=st.sampled_from(["\n", "\r\n", "\r"]))
 def test_the_id_of_a_response_is_told_as_soon_as_it_is_known(cuts: list[int], end: str) -> None:
     created = {"type": "response.created", "response": {"id": "resp_1", "status": "in_progress"}}
@@ -250,11 +261,11 @@ def test_data_that_makes_no_sense_is_kept_for_its_event_only_and_not_without_bou
     tap.feed(b"\n")
     tap.feed(b'data: "usage":{"prompt_tokens":7}}\n\n')
     assert tap.usage().prompt_tokens is None
-    line = b"data: {%b\n" % (b" " * 100_000)
+    line = b"data: {%b\n" % (b"x" * 100_000)
     for _ in range(3 * MAX_LINE_BYTES // len(line)):
         tap.feed(line)
     assert tap._unread is not None
-    assert len(tap._unread) < 2 * MAX_LINE_BYTES
+    assert MAX_LINE_BYTES < len(tap._unread) < 2 * MAX_LINE_BYTES
     tap.feed(b'\ndata: {"choices":[],"usage":{"prompt_tokens":8}}\n\ndata: [DONE]\n\n')
     assert tap.clean_end()
     assert tap.usage().prompt_tokens == 8

@@ -169,3 +169,23 @@ async def test_an_answer_without_a_body_stays_without_one_however_often_its_head
                 assert response.body == b""
         assert statuses[:2] == [status, status]
         assert statuses[3] == 200, "no stray byte was taken for the next answer"
+
+
+async def test_a_body_that_reads_like_a_head_is_none(make_scene: SceneMaker) -> None:
+    """It comes alone, and the next answer begins with just these bytes."""
+    inner = b"HTTP/1.1 200 OK\r\nX-Inner: yes\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+    outer = head(200, "text/plain", "X-Outer: yes") + b"Content-Length: %d\r\n\r\n" % len(inner)
+
+    async def in_two(peer: Peer, seen: Seen) -> None:
+        await peer.send(outer)
+        await turns()
+        await peer.send(inner)
+
+    async with make_scene() as scene:
+        for act, body in ((in_two, inner), (raw(inner), b"{}"), (raw(inner), b"{}"), (in_two, inner)):
+            scene.engine.script.append(act)
+            response = await scene.ask(ASK)
+            assert (response.status, response.body) == (200, body)
+            assert (response.header("X-Outer"), response.header("X-Inner")).count("yes") == 1
+            assert (response.header("X-Inner") == "yes") is (body == b"{}")
+        assert scene.engine.connections == 1

@@ -150,11 +150,14 @@ def test_a_body_in_many_pieces_and_one_that_is_too_long() -> None:
         tap.feed(body[at : at + 3])
     assert tap.clean_end()
     assert tap.usage().prompt_tokens == 7
-    tap = BodyTap(kind=Tap.CHAT)
-    for _ in range(MAX_BODY_BYTES // 1_000_000 + 2):
-        tap.feed(b" " * 1_000_000)
-    assert tap.clean_end()
-    assert tap.usage().prompt_tokens is None
+    start, end = b'{"usage":{"prompt_tokens":7},"pad":"', b'"}'
+    for more in (0, 1):
+        tap = BodyTap(kind=Tap.CHAT)
+        for piece in (start, b"x" * (MAX_BODY_BYTES - len(start) - len(end) + more), end):
+            tap.feed(piece)
+        assert (tap._pieces is None) is bool(more), "of one that is too long nothing is kept"
+        assert tap.clean_end()
+        assert tap.usage().prompt_tokens == (None if more else 7)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ async def test_the_wait_is_told_to_the_client_and_written_down(make_scene: Scene
         watch = Watch(scene)
         client = await hold(scene, post(CHAT, chat()))
         (held,) = scene.gateway.held("m")
-        assert held.since == 1000.0
+        assert (held.since, held.key_name) == (1000.0, "tester")
         watch.now += 60.0
         let_go(scene)
         response = await client.response()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import stat
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,14 @@ def test_where_hardly_anything_is_free_an_unclear_error_is_a_full_disk(
 def test_damage(code: int, damage: bool) -> None:
     assert file.is_damage(sqlite_error(code)) is damage
     assert not file.is_damage(OSError())
+
+
+def test_a_file_is_made_private_and_one_that_is_there_becomes_so(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    for _ in range(2):
+        file.make_private(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        path.write_text("kept")
+        path.chmod(0o644)
+    file.make_private(path)
+    assert (stat.S_IMODE(path.stat().st_mode), path.read_text()) == (0o600, "kept")

@@ -55,3 +55,13 @@ def test_one_of_many_takes_a_few_dozen_steps(wrong: int) -> None:
 
 def test_where_nothing_is_wrong_all_go_at_once() -> None:
     assert play([True] * MOST, rest_is_wrong=False, come=0) == ([], False, 1)
+
+
+def test_after_a_search_batches_grow_to_the_most_and_no_further() -> None:
+    halves = Halves(MOST)
+    assert not halves.refused(MOST)
+    seen = []
+    for _ in range(4):
+        seen.append(halves.rows)
+        halves.written()
+    assert seen == [MOST // 2, 0, MOST, MOST]

@@ -134,8 +134,11 @@ class TestSums:
             ledger = again(ledger)
         assert ledger.history.cached_ratio("m", NOW - 3600, NOW) == 0.9
         question = Question(begin_s=NOW - 3600, end_s=NOW, model="m")
-        (tokens,) = ledger.history.prompts_by_replica(question, NOW).values()
-        assert (tokens.cached_ratio, tokens.all, tokens.unknown) == (0.9, 3000, 2000)
+        (sums,) = ledger.history.by_replica(question, NOW).values()
+        assert (sums.cached_ratio, sums.cached_tokens + sums.computed_tokens, sums.unknown_tokens) == (0.9, 3000, 2000)
+        durations = ask(ledger, replica="e0/1", durations=True).totals.first_byte_counts
+        assert sums.first_byte_counts == durations
+        assert sum(durations.values()) == 3
         totals = ask(ledger).totals
         assert (totals.cached_tokens, totals.computed_tokens) == (900, 2100), "the chart has them as computed"
         ledger.stop()

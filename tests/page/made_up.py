@@ -54,6 +54,8 @@ class World(History):
         """By engine: what its process says besides the usual."""
         self.extra_warnings: list[Json] = []
         """Of qwen3-4b."""
+        self.states: dict[str, Json] = {}
+        """By replica: what its row says besides the usual."""
         self.served = ["qwen3-4b", "qwen3-27b"]
         self.kept_turns: int | None = None
         """So many turns of a conversation are in its rows; None: all that have ended."""
@@ -215,6 +217,7 @@ class World(History):
             "prefix_hit_ratio": 0.81 - 0.03 * (index % 4),
             "residents": 5 + index % 2 if self.room.get("engaged") and small else None,
             "reserved_tokens": 210_000 + 9000 * index if self.room.get("engaged") and small else None,
+            **self.states.get(replica, {}),
         }
 
     def _engines(self, small: bool) -> list[Json]:
@@ -238,12 +241,18 @@ class World(History):
         return engines
 
     def stats_cached(self, window_s: float, to: float, name: str) -> Json:
-        """``/api/stats/cached``; one replica has just begun to read everything again."""
+        """``/api/stats/cached``: one replica has answered nothing, one is slow, one reads everything again."""
         names = [row["replica"] for row in self.model(name)["routing"]["replicas"]]
         ratios = [0.31 if index == 3 else 0.8 - 0.02 * (index % 4) for index in range(len(names))]
         shares = [
-            {"replica": replica, "cached_ratio": ratio, "prompt_tokens": 900_000}
-            for replica, ratio in zip(names, ratios, strict=True)
+            {
+                "replica": replica,
+                "cached_ratio": ratio,
+                "prompt_tokens": 900_000,
+                "first_byte_p50_s": None if index == 0 else 0.38 if index != 2 else 1.2,
+                "first_byte_p95_s": None if index == 0 else 12.0 + index,
+            }
+            for index, (replica, ratio) in enumerate(zip(names, ratios, strict=True))
         ]
         return {"from": to - window_s, "to": to, "cached_ratio": sum(ratios) / len(ratios), "replicas": shares}
 
@@ -298,6 +307,7 @@ class World(History):
             "state": "dormant" if age > 1500 else "running" if number % 9 == 0 else "idle",
             "in_flight": 1 if number % 9 == 0 else 0,
             "holds": number % 10 == 7,
+            "key_name": "alice-laptop" if number % 4 else None,
             "age_s": age,
         }
 
@@ -310,13 +320,20 @@ class World(History):
             {
                 **row,
                 "last_used": now if row["in_flight"] else self.begun_at - row["age_s"],
-                "state": "waiting" if row["holds"] and self.room.get("engaged") else row["state"],
+                **(self._waits(row) if row["holds"] and self.room.get("engaged") else {"waiting_since": None}),
             }
             for row in self.conversations
         ]
+        if state == "waiting":
+            rows = [row for row in rows if row["waiting_since"] is not None]
         rows = [row for row in rows if state == "all" or row["state"] != "dormant"]
+        if sort == "waited":
+            return sorted(rows, key=lambda row: (row["waiting_since"] or now, row["id"]))
         keys = {"last_used": "last_used", "context": "context_tokens", "turns": "turns"}
         return sorted(rows, key=lambda row: (-float(row[keys[sort]]), row["id"]))
+
+    def _waits(self, row: Json) -> Json:
+        return {"state": "waiting", "waiting_since": self.begun_at - row["turns"]}
 
     def conversation(self, key: str) -> Json | None:
         """``/api/conversations/{id}``."""

@@ -62,6 +62,18 @@ def test_the_last_ready_replica_is_not_taken_by_a_slip(open_page: OpenPage, mock
     assert mock.changes == []
 
 
+def test_a_restart_of_an_engine_that_is_down_says_that_it_waits_for_nothing(
+    open_page: OpenPage, mock: MockConsole
+) -> None:
+    mock.world.states = {"e1/0": {"state": "down"}}
+    page = open_page(f"{mock.start()}/#/models/qwen3-4b")
+    for engine, text in (("e1", "What is open there is cut"), ("e0", "Its open requests finish first")):
+        page.get_by_role("button", name=f"Restart {engine}").click()
+        dialog = page.get_by_role("dialog")
+        shows(dialog, text)
+        dialog.get_by_role("button", name="Cancel").click()
+
+
 def test_a_restart_that_ended_well_long_ago_is_no_news(open_page: OpenPage, mock: MockConsole) -> None:
     mock.world.begin_rolling_restart()
     mock.world.operation_began = time.time() - 300

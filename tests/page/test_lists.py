@@ -6,9 +6,10 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.page.conftest import OpenPage
-from tests.page.look import expect, go, has_address, shows, until_seen
+from tests.page.conftest import PHONE, OpenPage
+from tests.page.look import expect, fits_its_window, go, has_address, is_accessible, shows, until_seen
 from tests.page.made_up import World, key_of
+from tests.page.made_up_parts import ROOM_ENGAGED
 from tests.page.mock_console import MockConsole
 
 if TYPE_CHECKING:
@@ -44,6 +45,31 @@ def test_the_order_is_held_under_the_pointer(open_page: OpenPage, mock: MockCons
     page.wait_for_function(
         "(name) => document.querySelector('.virtual tbody a').textContent === name", arg=last["short"]
     )
+
+
+@pytest.mark.parametrize(
+    ("lang", "chosen", "empty", "since"),
+    [("en", "Waiting", "No conversation waits", r"since .+ \(.+s\)"), ("zh", "等候中", "没有对话在等候", "自 .+ 起")],
+)
+def test_who_waits_is_listed_with_key_and_time_the_longest_wait_first(
+    open_page: OpenPage, mock: MockConsole, lang: str, chosen: str, empty: str, since: str
+) -> None:
+    page = open_page(f"{mock.start()}/#/conversations", lang=lang, size=PHONE)
+    page.get_by_label(chosen, exact=True).check()
+    has_address(page, "#/conversations?state=waiting")
+    page.get_by_text(empty).wait_for()
+    mock.world.room = ROOM_ENGAGED
+    waits = [row for row in mock.world.conversations if row["holds"]]
+    waits.sort(key=lambda row: (-row["turns"], row["id"]))
+    expect(page.locator(".virtual tbody a")).to_have_text([row["short"] for row in waits])
+    keys = [row["key_name"] or "–" for row in waits]
+    expect(page.locator(".virtual tbody td:nth-child(2)")).to_have_text(keys)
+    assert "alice-laptop" in keys
+    shows(page.locator(".virtual tbody tr").first, re.compile(since))
+    is_accessible(page)
+    fits_its_window(page)
+    page.locator(".virtual tbody a").first.click()
+    shows(page.locator(".figures-row"), re.compile(since))
 
 
 def test_a_turn_that_runs_is_not_taken_for_one_that_is_gone(open_page: OpenPage, mock: MockConsole) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.page.conftest import OpenPage
-from tests.page.look import expect, is_accessible, shows, until_seen
+from tests.page.look import expect, has_address, is_accessible, shows, until_seen
 from tests.page.made_up_parts import ROOM_ENGAGED
 from tests.page.mock_console import MockConsole
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
+
+
+WHO_WAITS = "#/conversations?model=qwen3-4b&state=waiting"
 
 
 def figure(card: Locator, name: str) -> Locator:
@@ -40,6 +44,7 @@ def test_the_card_has_its_labels_and_columns(open_page: OpenPage, mock: MockCons
         "Running / waiting",
         "KV used",
         "Cached, last hour\nof prompt tokens",
+        "First byte, last hour\np50 / p95",
         "Prefix-cache hit rate\nsince the warden's start",
     ]
     heads = card.locator("thead th")
@@ -60,7 +65,22 @@ def test_what_a_replica_found_in_its_cache_is_of_the_last_hour(open_page: OpenPa
     page.get_by_role("button", name="Cached, last hour").click()
     lowest = page.locator(".replicas tbody tr").first
     shows(lowest.locator("th"), "e3/0")
-    expect(lowest.locator("td").nth(7)).to_have_text("72.0%")  # the engine's counter since its start still looks well
+    expect(lowest.locator("td").nth(8)).to_have_text("72.0%")  # the engine's counter since its start still looks well
+
+
+def test_the_slowest_first_bytes_of_the_last_hour_are_found_by_their_column(
+    open_page: OpenPage, mock: MockConsole
+) -> None:
+    page = open_page(f"{mock.start()}/#/models/qwen3-4b")
+    page.locator(".replicas").get_by_text("1.2 s / 14 s").wait_for()
+    head = page.locator(".replicas").get_by_role("button", name="First byte, last hour")
+    head.click()
+    rows = page.locator(".replicas tbody tr")
+    shows(rows.first.locator("th"), "e2/0")
+    expect(rows.last.locator("td").nth(7)).to_have_text("– / –")  # e0/0 answered nothing, whichever way it is sorted
+    head.click()
+    shows(rows.nth(2).locator("th"), "e2/0")
+    shows(rows.last.locator("th"), "e0/0")
 
 
 def test_what_is_not_known_is_no_zero(open_page: OpenPage, mock: MockConsole) -> None:
@@ -119,6 +139,25 @@ def test_a_drain_is_asked_about_and_can_be_taken_back(open_page: OpenPage, mock:
         ("/api/models/qwen3-4b/replicas/e1/0/drain", {}),
         ("/api/models/qwen3-4b/replicas/e1/0/undrain", {}),
     ]
+
+
+@pytest.mark.parametrize(("lang", "places"), [("en", "Places"), ("zh", "位置")])
+def test_the_buttons_are_whole_whatever_the_rows_say(
+    open_page: OpenPage, mock: MockConsole, lang: str, places: str
+) -> None:
+    mock.world.room = ROOM_ENGAGED
+    mock.world.states = {
+        "e0/0": {"state": "starting", "drained": True, "stalled": True},
+        "e1/0": {"suspect": True, "sticky": 123_456, "placed": 12_345, "rehomed_in": 12_345},
+        "e3/0": {"state": "down", "in_flight": 123, "running": 100, "waiting": 23},
+    }
+    page = open_page(f"{mock.start()}/#/models/qwen3-4b", lang=lang)
+    expect(page.locator(".replica-name .badge")).to_have_count(4)
+    page.locator(".replicas thead th").get_by_role("button", name=places, exact=True).wait_for()
+    hidden = (
+        "() => { const at = document.querySelector('.replicas').parentElement; return at.scrollWidth - at.clientWidth }"
+    )
+    until_seen(page, lambda: page.evaluate(hidden), lambda seen_px: seen_px == 0)
 
 
 def test_a_rolling_restart_shows_how_far_it_is(open_page: OpenPage, mock: MockConsole) -> None:
@@ -182,16 +221,16 @@ def test_an_engaged_waiting_room_says_who_waits_why_and_what_would_help(open_pag
     shows(card, "Engaged: the conversations in use need 142% of what the caches hold")
     shows(card, "about 66 GiB (477k tokens) for each replica")
     expect(page.locator(".replicas thead th:nth-last-child(2)")).to_have_text("Places")
-    expect(page.locator(".replicas tbody tr").first.locator("td").nth(12)).to_have_text("5")
+    expect(page.locator(".replicas tbody tr").first.locator("td").nth(13)).to_have_text("5")
     is_accessible(page)
     chinese = open_page(f"{url}/#/models/qwen3-4b", lang="zh")
     chinese.locator(".waiting-room").get_by_text("生效中：使用中的对话需要缓存容量的 142%").wait_for()
     overview = open_page(url)
     chip = overview.locator(".model-card").first.get_by_role("link", name="waiting room engaged, 6 waiting")
     chip.click()
-    overview.wait_for_selector(".waiting-room")
-    waiting = open_page(f"{url}/#/conversations?model=qwen3-4b")
-    waiting.locator(".state-cell", has_text="waiting").first.wait_for()
+    has_address(overview, WHO_WAITS)
+    figure(card, "Waiting").get_by_role("link", name="6").click()
+    has_address(page, WHO_WAITS)
 
 
 def test_the_controls_of_the_waiting_room_apply_at_once(open_page: OpenPage, mock: MockConsole) -> None:

@@ -97,7 +97,7 @@ def test_ranges_models_and_the_address(open_page: OpenPage, mock: MockConsole) -
     page.get_by_role("combobox", name="Model").select_option("qwen3-4b")
     page.get_by_role("combobox", name="Replica").select_option("e2/0")
     has_address(page, "#/stats?window=7d&model=qwen3-4b&replica=e2%2F0")
-    page.get_by_text("Free", exact=True).click()
+    page.get_by_text("Custom", exact=True).click()
     page.get_by_label("From").fill("2026-11-29T10:00")
     page.get_by_label("To", exact=True).fill("2026-11-29T09:00")
     page.get_by_text("The beginning must lie before the end.").wait_for()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -73,8 +74,8 @@ def test_an_engaged_room_is_shown_and_obeys_while_agents_wait(open_page: OpenPag
     for figure, more_than in (("Waiting", 0), ("Demand", 100)):  # which move all the time
         page.wait_for_function(FIGURE_IS_MORE_THAN, arg=[figure, more_than])
     shows(card, "Engaged: the conversations in use need")
-    waiting = open_page(f"{busy.url}/#/conversations?model={MODEL}")
-    waiting.locator(".state-cell", has_text="waiting").first.wait_for()
+    waiting = open_page(f"{busy.url}/#/conversations?model={MODEL}&state=waiting")
+    shows(waiting.locator(".virtual tbody tr").first, "waiting", re.compile(r"since \d\d:\d\d:\d\d \([\d.]+ m?s\)"))
     card.get_by_label("Tail").check()
     page.wait_for_function("() => document.querySelector('.choices .chosen dt')?.textContent === 'Tail'")
     card.get_by_label("Off", exact=True).check()

@@ -129,7 +129,7 @@ def test_the_figures_are_the_engines_own_to_the_token(open_page: OpenPage, house
 def test_the_card_counts_what_was_routed(open_page: OpenPage, house: House) -> None:
     page = open_page(f"{house.warden.console_url}/#/models/{MODEL}")
     replicas = house.warden.routing()["replicas"]
-    for nth, counter in ((2, "sticky"), (9, "placed")):
+    for nth, counter in ((2, "sticky"), (10, "placed")):
         cells = page.locator(f".replicas tbody td:nth-of-type({nth})")
         expect(cells).to_have_text([str(replica[counter]) for replica in replicas])
     assert sum(replica["sticky"] for replica in replicas) == CONVERSATIONS * (TURNS - 1)

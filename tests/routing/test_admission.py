@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 from tests.routing.driver import key
 
-from lmwarden.routing.admission import MOST_GROWTH_TURNS, MOST_WAITS, Waiter, WaitingRoom
+from lmwarden.routing.admission import (
+    KEEP_GAPS_RATIO,
+    KEEP_MAX_S,
+    KEEP_MIN_S,
+    MOST_GROWTH_TURNS,
+    MOST_WAITS,
+    Waiter,
+    WaitingRoom,
+)
 from lmwarden.routing.admission_places import Place
 from lmwarden.routing.replicas import Fleet
 from lmwarden.types import ReplicaCapacity, RoutingRequest
@@ -46,6 +54,15 @@ class Room:
 @pytest.mark.parametrize(("late_ratio", "gives_way"), [(-0.01, False), (0.01, True)])
 def test_nobody_gives_way_before_a_waiter_loses_its_patience(late_ratio: float, gives_way: bool) -> None:
     assert Room(late_ratio=late_ratio).gives_way(0) is gives_way
+
+
+@pytest.mark.parametrize(("waited_s", "gives_way"), [(30.0, False), (100.0, True)])
+def test_whoever_of_the_waiters_is_late_counts(waited_s: float, gives_way: bool) -> None:
+    """Two of them have a patience of a minute, and the one that stands behind came earlier."""
+    room = Room(late_ratio=-1.0)
+    room.room.enter(Waiter(2, RoutingRequest(conversation=key("x")), key("x"), 9_000, NOW - waited_s))
+    assert room.room.patience_s == pytest.approx(2 * PATIENCE_S)
+    assert room.gives_way(0) is gives_way
 
 
 @pytest.mark.parametrize(
@@ -178,3 +195,14 @@ def test_a_place_is_kept_until_reading_it_again_is_a_small_part(turns: int, give
     room.room.learned.served(12_000, 6.0, 10.0, kept=False)
     assert room.room.least_turns(12_000) == 3
     assert room.gives_way(0, turns=turns) is gives_way
+
+
+@pytest.mark.parametrize(("gap_s", "keep_s"), [(0.001, KEEP_MIN_S), (2.0, 2.0 * KEEP_GAPS_RATIO), (900.0, KEEP_MAX_S)])
+def test_an_idle_place_is_kept_for_somewhat_longer_than_gaps_last(gap_s: float, keep_s: float) -> None:
+    """Within bounds: a pause of a person is not waited for."""
+    room = Room()
+    room.room.refresh()
+    assert room.room.keep_s == KEEP_MIN_S, "nobody knows yet"
+    room.room.learned.gaps.extend([gap_s] * 10)
+    room.room.refresh()
+    assert room.room.keep_s == keep_s

@@ -125,3 +125,32 @@ def test_a_turn_that_was_sent_again_took_as_long_as_the_second_time() -> None:
     driver.finish(ticket, prompt=4_000)
     driver.later(LOOK_S)
     assert door.room.learned.reading_s(4_000) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "busy", "cached", "lost_ratio", "turn_s"),
+    [
+        (2_000, 0, 2_000, 0.0, 3.0),
+        (2_000, 0, 100, 1.0, 0.0),  # it was read again: how long that took is no turn's time
+        (300, 0, 0, None, 0.0),  # so little context says nothing
+        (2_000, 20, 0, None, 0.0),  # it was sent away from its home, which knows nothing of it
+    ],
+)
+def test_what_was_kept_is_learned_from_turns_at_home_that_had_something_to_keep(
+    prompt: int, busy: int, cached: int, lost_ratio: float | None, turn_s: float
+) -> None:
+    driver, door = opened()
+    for name in "abcdef":
+        _, home = driver.turn(name, prompt=prompt)
+        held = driver.hold(home, busy)
+        ticket = driver.offer(name)
+        assert driver.went[0] == ("spilled" if busy else "sticky")
+        driver.router.first_byte(ticket, driver.now)
+        driver.now += 3.0
+        usage = Usage(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=10, finish_reason="tool_calls")
+        driver.router.finished(ticket, Outcome.OK, usage, driver.now)
+        for other in held:
+            driver.cancel(other)
+    driver.later(LOOK_S)
+    assert door.room.thrash.lost_ratio == lost_ratio
+    assert door.room.learned.turn_s == pytest.approx(turn_s)

@@ -7,8 +7,10 @@ from tests.routing.driver import Driver, key
 from tests.routing.test_door import BODY, Crowd
 
 from lmwarden.routing import admission_use
+from lmwarden.routing.admission import Waiter, WaitingRoom
 from lmwarden.routing.admission_demand import STAY_S
-from lmwarden.types import ReplicaCapacity, RoutingSettings
+from lmwarden.routing.conversations import Conversation
+from lmwarden.types import ReplicaCapacity, RoutingRequest, RoutingSettings
 
 
 def test_where_one_replica_says_nothing_of_its_capacity_nobody_is_held() -> None:
@@ -55,6 +57,36 @@ def test_of_many_idle_conversations_a_bounded_number_is_looked_at(monkeypatch: p
     assert len(door._use.idle(driver.now)) == 20
     monkeypatch.setattr(admission_use, "MOST_IDLE", 5)
     assert len(door._use.idle(driver.now)) == 5
+
+
+def test_of_many_open_turns_some_stand_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd()
+    crowd.everybody()
+    door = crowd.driver.router._door
+    assert door is not None
+    now = crowd.driver.now
+    exact, room_for = door._use.demand_ratio(now), door._use.room_for
+    looked: list[object] = []
+    footprint = door.room.learned.footprint
+
+    def counted(request: RoutingRequest, conversation: Conversation | None) -> int:
+        looked.append(request)
+        return footprint(request, conversation)
+
+    monkeypatch.setattr(door.room.learned, "footprint", counted)
+    monkeypatch.setattr(admission_use, "MOST_OPEN", 5)
+    assert door._use.demand_ratio(now) == pytest.approx(exact, rel=0.1)
+    assert door._use.room_for == room_for
+    assert 3 <= len(looked) <= 5
+
+
+def test_the_room_grows_with_the_fleet() -> None:
+    for replicas, most in ((2, 512), (32, 512), (200, 3200)):
+        room = WaitingRoom(Driver({"e0": replicas}).router._fleet, "balanced", 240.0)
+        for number in range(most):
+            assert not room.is_full
+            room.enter(Waiter(number, RoutingRequest(), b"%d" % number, 1, 0.0))
+        assert room.is_full
 
 
 def test_only_who_is_idle_at_home_is_about_to_come() -> None:

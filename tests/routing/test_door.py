@@ -544,6 +544,7 @@ class TestLeaving:
         """A waiter is late; but who gave way to it would be refused."""
         crowd, _ = self.held()
         crowd.wait(60.0)
+        monkeypatch.setattr(admission, "MOST_WAITING_EACH", 0)
         monkeypatch.setattr(admission, "MOST_WAITING", crowd.room.waiting)
         resident = crowd.running()[0]
         assert crowd.turn(resident) == "sticky"
@@ -570,6 +571,7 @@ class TestLeaving:
         crowd, _ = self.held()
         door = crowd.driver.router._door
         assert door is not None
+        monkeypatch.setattr(admission, "MOST_WAITING_EACH", 0)
         monkeypatch.setattr(admission, "MOST_WAITING", crowd.room.waiting)
         name = crowd.running()[0]
         crowd.end(name)
@@ -587,6 +589,7 @@ class TestLeaving:
 
     def test_a_full_room_refuses_and_says_when_to_come_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
         crowd, _ = self.held()
+        monkeypatch.setattr(admission, "MOST_WAITING_EACH", 0)
         monkeypatch.setattr(admission, "MOST_WAITING", crowd.room.waiting)
         crowd.driver.offer("another", body_bytes=BODY)
         assert crowd.driver.refused == "room_full"

@@ -72,6 +72,7 @@ class RoomMachine(RuleBasedStateMachine):
     def start(self, prefer: str, ranks: int, most_waiting: int) -> None:
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(admission, "MOST_WAITING", most_waiting)
+        self.patch.setattr(admission, "MOST_WAITING_EACH", 0)
         self.most_waiting = most_waiting
         self.prefer = prefer
         self.first_settings = self.settings("auto")

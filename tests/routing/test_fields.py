@@ -81,14 +81,12 @@ def test_a_body_without_halves_is_read_as_it_is() -> None:
 @pytest.mark.parametrize("escapes", ["\\ud83d\\ude00", "\\uD83D\\uDE00", "\\udc80\\udc81"])
 def test_beyond_the_limit_halves_are_not_told_from_characters(escapes: str) -> None:
     """The body is read all the same, and what it says without such escapes is what it says with few of them."""
-    few, many = (
-        f'{{"model":"m\\\\ud83d","user":"{escapes}","x":"\\udc00{escapes * count}"}}'.encode() for count in (1, 5_001)
-    )
+    few, many = (f'{{"model":"m","user":"{escapes}","x":"\\udc00{escapes * count}"}}'.encode() for count in (1, 5_001))
     assert text_of(decode_fields(few).user) == HALVES.sub("\ufffd", json.loads(f'"{escapes}"'))
     coarse = text_of(decode_fields(many).user)
     assert coarse is not None
     assert all("\ue800" <= character <= "\uefff" for character in coarse)
-    assert text_of(decode_fields(few).model) == text_of(decode_fields(many).model) == "m\\ud83d"
+    assert text_of(decode_fields(many).model) == text_of(decode_fields(few).model) == "m"
 
 
 @pytest.mark.parametrize("unit", ["[],", '{"a":1},', '"\\udc80",', '"a\\ud83d\\ude00",', '"\\\\",', '"\\n",', " "])

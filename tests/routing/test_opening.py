@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.routing.asking import HELLO, SECRET, steps_of, who
 
 from lmwarden.routing.fields import decode_fields
 from lmwarden.routing.identity import Asker
-from lmwarden.routing.opening import is_resumed, opening
+from lmwarden.routing.opening import is_resumed
 
 
 class TestOpening:
@@ -184,6 +185,7 @@ TAIL = b'"messages":[{"role":"user","content":"x"}]}'
         (b'{"user":"', b"a1-", b'",' + TAIL),
         (b'{"messages":[{"role":"user","content":[', b"[],", b"1]}]}"),
         (b'{"messages":[{"role":"user","content":[', b'{"text":"x"},', b"1]}]}"),
+        (b'{"messages":[{"role":"user","content":"', b"<system-reminder></system-reminder>", b'"}]}'),
         (b'{"messages":[', b'{"role":"user","content":"<system-reminder></system-reminder>"},', b"0]}"),
         (b'{"messages":[', b'{"role":"system","content":"a"},', b'{"role":"user","content":"x"}]}'),
         (b'{"messages":[', b'{"role":"system","content":[%b0]},' % (b"{}," * 100), b"0]}"),
@@ -205,10 +207,43 @@ def test_a_body_twice_as_long_takes_no_more_steps(before: bytes, unit: bytes, af
     assert steps(500_000) == steps(1_000_000) < 40_000
 
 
-def test_a_preamble_takes_a_few_steps() -> None:
-    text = "<system-reminder></system-reminder>" * 10_000
-    fields = decode_fields(json.dumps({"messages": [{"role": "user", "content": text + "x"}]}).encode())
-    assert steps_of(partial(opening, fields, secret=SECRET, model="m")) < 100_000
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"metadata":{"y":%b},"messages":[{"role":"user","content":"x"}]}',
+        b'{"system":[{"text":"a","y":%b}],"messages":[{"role":"user","content":"x"}]}',
+        b'{"tools":[{"y":%b}],"messages":[{"role":"user","content":"x"}]}',
+        b'{"messages":[{"role":"user","content":[{"text":"x","y":%b}]}]}',
+        b'{"messages":[{"role":"user","y":%b,"content":"x"}]}',
+        b'{"messages":[{"role":"user","content":"x"},%b]}',
+        b'{"messages":%b}',
+        b'{"user":"\\ud83d","messages":[{"role":"user","content":[{"text":"x","y":%b}]}]}',
+    ],
+)
+def test_whatever_could_be_read_is_not_too_deep_for_the_opening(body: bytes) -> None:
+    """The interpreter allows fewer levels the more calls are open, and here are more than at the first reading."""
+
+    def deeper(calls: int, work: Callable[[], object]) -> object:
+        return work() if calls == 0 else deeper(calls - 1, work)
+
+    read = 0
+    for depth in range(700, 1100):
+        try:
+            fields = decode_fields(body % (b"[" * depth + b"]" * depth))
+        except RecursionError:
+            break
+        read += 1
+        asker = Asker({}, secret=SECRET, model="m", key_digest=b"")
+        for work in (partial(asker.identify, fields), partial(is_resumed, fields)):
+            deeper(20, work)
+    assert read
+
+
+def test_behind_very_many_preambles_everything_was_typed() -> None:
+    preamble = "<system-reminder></system-reminder> "
+    for count, alike in ((100, True), (101, False)):
+        found = (who({"messages": [{"role": "user", "content": preamble * more + "x"}]}) for more in (1, count))
+        assert (len({one.conversation for one in found}) == 1) is alike
 
 
 PREAMBLES = (

@@ -101,6 +101,18 @@ def test_evicted_blocks_move_to_the_host_tier_and_leave_it_in_order_of_use() -> 
     pool.check()
 
 
+def test_a_reset_forgets_both_tiers_unless_something_is_in_use() -> None:
+    pool = BlockPool(3, host_blocks=4)
+    pool.release(filled(pool, [11, 12]))
+    used = filled(pool, [21])
+    assert not pool.reset()
+    pool.release(used)
+    assert (pool.host_prefix([12], 0, 9), pool.longest_prefix([21], 9)) == (1, used)
+    assert pool.reset()
+    assert (pool.host_prefix([12], 0, 9), pool.longest_prefix([21], 9)) == (0, [])
+    pool.check()
+
+
 def test_without_a_host_tier_evicted_blocks_are_gone() -> None:
     pool = BlockPool(2)
     pool.release(filled(pool, [11]))

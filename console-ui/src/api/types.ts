@@ -241,8 +241,10 @@ export interface Conversation {
   context_tokens: number | null;
   cached_ratio_last: number | null;
   state: "waiting" | "running" | "idle" | "dormant";
+  waiting_since: number | null;
   in_flight: number;
   last_used: number | null;
+  key_name: string | null;
   model?: string;
 }
 
@@ -307,10 +309,19 @@ export interface ConversationDetail {
   recomputed_by_cause: Record<string, number>;
 }
 
-// What of the prompts was cached, by the engines' own count of the requests that ended in a stretch of time.
+// Of the requests that ended in a stretch of time: what of the prompts was cached, by the engines' own count, and how
+// soon the answers began.
+export interface CachedShare {
+  replica: string;
+  cached_ratio: number | null;
+  prompt_tokens: number;
+  first_byte_p50_s: number | null;
+  first_byte_p95_s: number | null;
+}
+
 export interface CachedShares {
   cached_ratio: number | null;
-  replicas: { replica: string; cached_ratio: number | null; prompt_tokens: number }[];
+  replicas: CachedShare[];
 }
 
 export interface PrefixBreaker {

@@ -58,6 +58,7 @@ export const CHECKS = [
   "engine_outdated",
   "orphan",
   "keys_unreadable",
+  "no_keys",
   "no_metrics",
   "stale_metrics",
   "pin_failed",

@@ -73,7 +73,7 @@ export const opStep: Record<NonNullable<Operation["step"]>, string> = {
 };
 
 export const checks: Record<CheckCode, { title: string; todo: string }> = {
-  replicas: { title: "Not every replica takes requests", todo: "Look at the engines on the model's page: each says what it is doing." },
+  replicas: { title: "Not every replica takes requests", todo: "Each engine says what it is doing: see the card Engines." },
   panic: {
     title: "The probes of all engines fail",
     todo: "Requests are tried all the same. Look what stands between the warden and the engines, and whether they are overloaded.",
@@ -97,6 +97,10 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   keys_unreadable: {
     title: "The API keys cannot be read",
     todo: "Give keys.json back to the user that runs the warden (chown), or put a sound one there. The keys of before stay good until the warden starts again; then none is.",
+  },
+  no_keys: {
+    title: "There is no API key",
+    todo: "Every request is refused until one is made on the page Keys, or by lmwarden keys create NAME.",
   },
   no_metrics: {
     title: "An engine shows no metrics",
@@ -125,16 +129,16 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   },
   drained: {
     title: "A replica was taken out",
-    todo: "It gets nothing new. Press Put back in its row on the model's page when it may serve again.",
+    todo: "It gets nothing new. Press Put back in its row of the card Data-parallel routing when it may serve again.",
   },
   restart_failed: { title: "The last restart ended early", todo: "Mend the cause and begin it again." },
   max_num_seqs: {
     title: "max_num_seqs is not known",
-    todo: "The spill threshold is only a guess. Set max_num_seqs under [models.engine], or set the threshold on the model's page.",
+    todo: "The spill threshold is only a guess. Set max_num_seqs under [models.engine], or set the threshold itself.",
   },
   affinity_off: {
     title: "Affinity is off",
-    todo: "If that is not meant, press the switch Affinity on the model's page. What is changed there holds over a restart.",
+    todo: "If that is not meant, press the switch Affinity of the card Data-parallel routing. What is changed there holds over a restart.",
   },
   waiting_room: {
     title: "The waiting room holds requests back",

@@ -152,6 +152,7 @@ export const en = {
       running: "Running / waiting",
       kvUsed: "KV used",
       cachedHour: "Cached, last hour",
+      firstByte: "First byte, last hour",
       hitRate: "Prefix-cache hit rate",
       placed: "Placed",
       rehomed: "Rehomed in",
@@ -160,10 +161,12 @@ export const en = {
       places: room.columns.places,
       actions: "Actions",
     },
-    columnNotes: { cachedHour: "of prompt tokens", hitRate: "since the warden's start" },
+    columnNotes: { cachedHour: "of prompt tokens", firstByte: "p50 / p95", hitRate: "since the warden's start" },
     columnMeans: {
       cachedHour:
         "Cached part of the prompt tokens of all requests that ended here in the last hour, by the engine's own count per request.",
+      firstByte:
+        "Of the requests that ended here in the last hour half had their first byte within the first figure, and 95% within the second. Time in the waiting room counts.",
       inFlight: "Forwarded by the warden and not finished, by its own count.",
       running: "The engine's own count: running now / queued inside the engine.",
       kvUsed: "Share of the KV cache that running requests use at this moment. Idle cached blocks do not count.",
@@ -236,6 +239,8 @@ export const en = {
     confirmDrainText: "It gets no new requests; open ones finish. Its conversations get new homes on their next turn.",
     lastReady: "Nothing else of this model is ready: without it every request is refused.",
     confirmRestart: (engine: string) => `Restart ${engine}?`,
+    confirmRestartDownText:
+      "What is open there is cut: nothing comes from it. Then its process is ended and started again. Its cache is empty afterwards.",
     confirmRestartText:
       "Its open requests finish first (up to the drain time); then its process is ended and started again. Its cache is empty afterwards.",
     confirmRolling: "Restart all engines one after the other?",
@@ -281,7 +286,7 @@ export const en = {
   stats: {
     title: "Stats",
     range: "Range",
-    ranges: { "1h": "1 h", "6h": "6 h", "24h": "24 h", "7d": "7 d", free: "Free" },
+    ranges: { "1h": "1 h", "6h": "6 h", "24h": "24 h", "7d": "7 d", free: "Custom" },
     from: "From",
     to: "To",
     tokens: "Tokens per second",
@@ -326,10 +331,11 @@ export const en = {
   conversations: {
     title: "Conversations",
     live: "Live",
+    waiting: "Waiting",
     all: "All",
     state: "Which",
     sort: "Sorted by",
-    sorts: { last_used: "Last used", context: "Context", turns: "Turns" },
+    sorts: { last_used: "Last used", context: "Context", turns: "Turns", waited: "Longest wait" },
     columns: {
       conversation: "Conversation",
       client: "Client",
@@ -339,6 +345,8 @@ export const en = {
       cached: "Cached, last turn",
       state: "State",
       lastUsed: "Last used",
+      key: "Key",
+      waitingSince: "Waiting since",
     },
     derived: "derived",
     derivedMeans: "The client sent no session id: it is recognised by how it begins.",
@@ -346,6 +354,8 @@ export const en = {
     shown: (n: string, total: string) => `${n} of ${total}`,
     held: "Order is held while you point at the list.",
     empty: "No conversation yet.",
+    nobodyWaits: "No conversation waits for a place.",
+    waitsSince: (at: string, waited: string) => `since ${at} (${waited})`,
     statesMean: {
       waiting: "A turn waits in the waiting room for a place.",
       running: "A turn is in flight.",
@@ -456,7 +466,7 @@ export const en = {
     title: "Keys",
     intro: "A key names who asks. It keeps conversations of different people apart and shows their use here.",
     name: "Name",
-    nameHint: "1 to 64 letters, digits, dots, hyphens or underscores",
+    nameHint: "1 to 64 letters, digits, dots, hyphens or underscores, with a letter or digit among them",
     models: "Models",
     allModels: "all models",
     create: "Create a key",

@@ -50,6 +50,7 @@ export const checkTexts: Texts["checkTexts"] = {
   "prefix.ok": "提示中 {share} 来自缓存",
   prefix_changes: "对话留在自己的副本，但提示中只有 {share} 来自缓存",
   ledger: "历史与归属：{trouble}",
+  no_keys: "客户端端口要求密钥，但还没有任何密钥，所有请求都被拒绝",
   keys_unreadable: "新建和吊销的 API 密钥不生效：{trouble}",
   "ledger.ok": "历史与归属已写入",
   ledger_dropped: "磁盘跟不上，丢失了 {rows} 行历史",

@@ -68,7 +68,7 @@ export const opStep: Record<NonNullable<Operation["step"]>, string> = {
 };
 
 export const checks: Record<CheckCode, { title: string; todo: string }> = {
-  replicas: { title: "并非所有副本都在接收请求", todo: "查看模型页面上的引擎，每个引擎都会说明自己的状态。" },
+  replicas: { title: "并非所有副本都在接收请求", todo: "每个引擎都会说明自己的状态：见“引擎”卡片。" },
   panic: { title: "所有引擎的探测都失败", todo: "请求仍会尝试发送。检查 Warden 与引擎之间的网络，以及引擎是否过载。" },
   engine_down: { title: "有引擎没有响应", todo: "启动它，或检查为何无法访问。" },
   engine_hangs: { title: "有引擎失去响应", todo: "查看日志，然后点击“重启”：已发给它的请求不会再有回答。" },
@@ -82,6 +82,10 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   keys_unreadable: {
     title: "无法读取 API 密钥",
     todo: "请将 keys.json 的属主改回运行 warden 的用户（chown），或恢复完好的文件。重启前原有密钥仍有效，重启后全部失效。",
+  },
+  no_keys: {
+    title: "还没有 API 密钥",
+    todo: "在“密钥”页面或用 lmwarden keys create NAME 创建之前，所有请求都会被拒绝。",
   },
   orphan: { title: "旧进程无法结束", todo: "它们可能占用 GPU。请在主机上用 ps 和 nvidia-smi 查看。" },
   no_metrics: { title: "有引擎没有指标", todo: "启动 vLLM 时不要使用 --disable-log-stats，并让 Warden 能访问 /metrics。" },
@@ -97,13 +101,16 @@ export const checks: Record<CheckCode, { title: string; todo: string }> = {
   },
   same_engine: { title: "同一台服务器被写了多次", todo: "请只用一个地址写一次。在此之前，它的副本和缓存按每个名字各算一次。" },
   stalled: { title: "有副本有任务却没有进展", todo: "它不再接收新对话。如果没有恢复，请重启其引擎。" },
-  drained: { title: "有副本被手动移出", todo: "它不再接收新请求。可以服务时，在模型页面的该行点击“放回”。" },
+  drained: { title: "有副本被手动移出", todo: "它不再接收新请求。可以服务时，在“数据并行路由”卡片的该行点击“放回”。" },
   restart_failed: { title: "上一次重启提前结束", todo: "排除原因后重新开始。" },
   max_num_seqs: {
     title: "max_num_seqs 未知",
-    todo: "溢出阈值只是猜测。请在 [models.engine] 下设置 max_num_seqs，或在模型页面上设置阈值。",
+    todo: "溢出阈值只是猜测。请在 [models.engine] 下设置 max_num_seqs，或直接设置阈值。",
   },
-  affinity_off: { title: "亲和性已关闭", todo: "如果不是有意为之，请在模型页面上打开“亲和性”开关。在那里更改的内容重启后仍保留。" },
+  affinity_off: {
+    title: "亲和性已关闭",
+    todo: "如果不是有意为之，请在“数据并行路由”卡片上打开“亲和性”开关。在那里更改的内容重启后仍保留。",
+  },
   waiting_room: {
     title: "等候室让部分请求等候",
     todo: "工作中的智能体超过缓存所能容纳。减少同时运行的智能体，增加副本，或配置 CPU 层（kv_offload_gib[，每个副本至少 {tier_tokens} token][，即 {tier_gib} GiB]），即可不再等候。",

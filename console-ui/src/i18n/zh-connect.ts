@@ -8,7 +8,7 @@ export const comments: Texts["connect"]["comments"] = [
     "Claude Code：放进启动它的 shell（或 ~/.claude/settings.json 的 “env” 下）。",
   ],
   ["This warden wants no key, but Claude Code wants to send one.", "Warden 不要求密钥，但 Claude Code 一定要发送一个。"],
-  ["All the names that it may ask for lead to the one model that is served here.", "它可能请求的所有名称都指向这里提供的同一个模型。"],
+  ["All the names that it may ask for lead to this model.", "它可能请求的所有名称都指向这个模型。"],
   [
     "A changing line at the head of the system prompt would make the engine read the whole history anew.",
     "系统提示开头若有一行不断变化，引擎就要重新读取全部历史。",

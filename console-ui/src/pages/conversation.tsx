@@ -13,7 +13,7 @@ import { href } from "../route";
 import { Badge, Card, Dot, Empty, LoadError, Meter, Note, PageTitle, Scroll, type Tone } from "../ui/basics";
 import { useResource } from "../ui/hooks";
 import { TimeBar, timeWords } from "../ui/time-bar";
-import { ConversationName, STATE_TONE } from "./conversations";
+import { ConversationName, STATE_TONE, waitWords } from "./conversations";
 import { Figure } from "./overview";
 
 const REFRESH_MS = 2000;
@@ -69,7 +69,12 @@ function Head(props: { row: Conversation }) {
         <Figure label={words.conversations.columns.turns} value={count(row.turns)} />
         <Figure label={words.conversations.columns.context} value={compact(row.context_tokens)} note={words.common.tokens} />
         <Figure label={words.conversations.columns.cached} value={percent(row.cached_ratio_last)} />
-        <Figure label={words.conversations.columns.state} value={words.conversations.states[row.state]} note={when(row.last_used)} />
+        {row.key_name && <Figure label={words.conversations.columns.key} value={row.key_name} />}
+        <Figure
+          label={words.conversations.columns.state}
+          value={words.conversations.states[row.state]}
+          note={row.waiting_since === null ? when(row.last_used) : waitWords(words, row.waiting_since)}
+        />
       </dl>
       {row.parent && (
         <p class="hint">

@@ -2,8 +2,9 @@
 
 import { query } from "../api/client";
 import type { Conversation } from "../api/types";
-import { compact, count, percent, when } from "../format";
+import { compact, count, percent, seconds, when } from "../format";
 import { texts } from "../i18n";
+import { snapshot } from "../live";
 import { clientName, kindName } from "../logic/words";
 import { href, route, setQuery } from "../route";
 import { Badge, Dot, Empty, LoadError, PageTitle, Segmented, Select, type Tone } from "../ui/basics";
@@ -13,7 +14,9 @@ import { VirtualTable, type Column } from "../ui/virtual";
 import type { Texts } from "../i18n/en";
 
 const REFRESH_MS = 2000;
-const SORTS = ["last_used", "context", "turns"] as const;
+const STATES = ["live", "waiting", "all"] as const;
+type State = (typeof STATES)[number];
+const SORTS = ["last_used", "context", "turns", "waited"] as const;
 type Sort = (typeof SORTS)[number];
 export const STATE_TONE: Record<Conversation["state"], Tone> = { waiting: "warning", running: "ok", idle: "info", dormant: "quiet" };
 
@@ -21,8 +24,8 @@ export function Conversations() {
   const words = texts.value;
   const model = chosenModel(false);
   const params = route.value.query;
-  const state = params.get("state") === "all" ? "all" : "live";
-  const sort: Sort = SORTS.find((name) => name === params.get("sort")) ?? "last_used";
+  const state: State = STATES.find((name) => name === params.get("state")) ?? "live";
+  const sort: Sort = SORTS.find((name) => name === params.get("sort")) ?? (state === "waiting" ? "waited" : "last_used");
   const path = `/api/models/${model.split("/").map(encodeURIComponent).join("/")}/conversations`;
   return (
     <>
@@ -32,7 +35,7 @@ export function Conversations() {
         <Segmented
           label={words.conversations.state}
           value={state}
-          options={(["live", "all"] as const).map((value) => ({ value, label: words.conversations[value] }))}
+          options={STATES.map((value) => ({ value, label: words.conversations[value] }))}
           onChange={(value) => setQuery({ state: value })}
         />
         <Select
@@ -51,7 +54,7 @@ export function Conversations() {
   );
 }
 
-function List(props: { path: string; filters: Record<string, string>; model: string }) {
+function List(props: { path: string; filters: { state: State; sort: Sort }; model: string }) {
   const words = texts.value;
   const list = usePaged<Conversation>(props.path, props.filters, (row) => row.id, REFRESH_MS);
   if (!list.loaded) return <Empty>{words.common.loading}</Empty>;
@@ -60,7 +63,13 @@ function List(props: { path: string; filters: Record<string, string>; model: str
       <LoadError error={list.error} retry={list.reload} />
       {list.rows.length === 0 && !list.error ? (
         <Empty>
-          {words.conversations.empty} <a href={href(["connect"], { model: props.model })}>{words.nav.connect}</a>
+          {props.filters.state === "waiting" ? (
+            words.conversations.nobodyWaits
+          ) : (
+            <>
+              {words.conversations.empty} <a href={href(["connect"], { model: props.model })}>{words.nav.connect}</a>
+            </>
+          )}
         </Empty>
       ) : (
         <>
@@ -74,7 +83,7 @@ function List(props: { path: string; filters: Record<string, string>; model: str
           <VirtualTable
             label={words.conversations.title}
             rows={list.rows}
-            columns={columns(words)}
+            columns={columns(words, props.filters.state === "waiting")}
             id={(row) => row.id}
             total={list.total}
             onNearEnd={list.loadMore}
@@ -100,10 +109,26 @@ export function ConversationName(props: { row: Pick<Conversation, "id" | "short"
   );
 }
 
-function columns(words: Texts): Column<Conversation>[] {
+// Since when a turn of it waits, and for how long by the warden's clock.
+export function waitWords(words: Texts, since: number): string {
+  return words.conversations.waitsSince(when(since), seconds(Math.max(0, (snapshot.value?.taken_at ?? since) - since)));
+}
+
+// Who looks for those that wait wants to know for whom, and for how long.
+function columns(words: Texts, waiting: boolean): Column<Conversation>[] {
   const heads = words.conversations.columns;
+  const ofWaiting: Column<Conversation>[] = [
+    { key: "key", head: heads.key, cell: (row) => row.key_name ?? "–" },
+    {
+      key: "since",
+      head: heads.waitingSince,
+      right: true,
+      cell: (row) => (row.waiting_since === null ? "–" : waitWords(words, row.waiting_since)),
+    },
+  ];
   return [
     { key: "name", head: heads.conversation, cell: (row) => <ConversationName row={row} /> },
+    ...(waiting ? ofWaiting : []),
     { key: "client", head: heads.client, cell: (row) => clientName(words, row.client), extra: true },
     { key: "home", head: heads.home, cell: (row) => <span class="mono">{row.home ?? "–"}</span> },
     { key: "turns", head: heads.turns, right: true, cell: (row) => count(row.turns) },

@@ -51,7 +51,7 @@ function ModelCard(props: { model: OverviewModel; detail: ModelDetail | null }) 
             <Dot tone={STATE_TONE[model.state]} /> {words.state.model[model.state]}
           </span>
           {detail?.routing.admission.engaged && (
-            <a href={where}>
+            <a href={waitingOf(model.name)}>
               <Badge tone="warning">{words.room.chip(count(detail.routing.admission.waiting))}</Badge>
             </a>
           )}
@@ -100,12 +100,17 @@ function nobodyCame(model: ModelDetail): boolean {
   return model.conversations === 0 && refused === 0 && Object.values(decisions).every((count) => count === 0);
 }
 
-export function Figure(props: { label: string; value: string; note?: string }) {
+// The list of those that wait.
+export function waitingOf(model: string): string {
+  return href(["conversations"], { model, state: "waiting" });
+}
+
+export function Figure(props: { label: string; value: string; note?: string; link?: string }) {
   return (
     <div class="figure">
       <dt>{props.label}</dt>
       <dd>
-        <span class="figure-value">{props.value}</span>
+        <span class="figure-value">{props.link ? <a href={props.link}>{props.value}</a> : props.value}</span>
         {props.note && <span class="figure-note">{props.note}</span>}
       </dd>
     </div>

@@ -21,7 +21,7 @@ import msgspec
 
 from lmwarden.bench.calibrate import PromptTime, StepTime
 from lmwarden.bench.client import listed_models
-from lmwarden.bench.errors import BenchError, plain_reason
+from lmwarden.bench.errors import BenchError, PlanError, plain_reason
 from lmwarden.bench.plans import words
 from lmwarden.types import Clock
 
@@ -143,11 +143,12 @@ async def max_model_len(url: str, model: str, key: str | None) -> int | None:
     """Ask the endpoint for the model's context length; None where it does not say.
 
     Raises:
-        BenchError: it cannot be reached, or does not serve the model.
+        BenchError: it cannot be reached.
+        PlanError: it does not serve the model.
     """
     names = await listed_models(url, key)
     if model not in names:
-        raise BenchError(f"--model {model}: {url} serves {', '.join(names) or 'nothing'}")
+        raise PlanError(f"--model {model}: {url} serves {', '.join(names) or 'nothing'}")
     headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
     try:
         async with (

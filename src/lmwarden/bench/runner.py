@@ -17,6 +17,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from lmwarden.bench.arms import WITH_ROOM, needs_console
 from lmwarden.bench.cell import CellRun
@@ -166,7 +167,7 @@ def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
         stop.set()
 
     def on_hang_up() -> None:
-        with suppress(OSError), open(os.devnull, "wb") as nowhere:
+        with suppress(OSError), Path(os.devnull).open("wb") as nowhere:
             for descriptor in (1, 2):
                 if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):  # it was a terminal
                     os.dup2(nowhere.fileno(), descriptor)

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         result = make_app()(tokens)
     except cyclopts.CycloptsError as error:
-        return _fail(f"{_plain(error)} ({_help_of(error)} lists what is allowed)", 2)
+        return _fail(f"{_plain(error, tokens)} ({_help_of(error)} lists what is allowed)", 2)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -62,11 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _plain(error: cyclopts.CycloptsError) -> str:
+def _plain(error: cyclopts.CycloptsError, tokens: Sequence[str]) -> str:
     """cyclopts's text without line breaks and its full stop.
 
-    Its list of commands ends after the eighth, so the list here is our own.
+    Its list of commands ends after the eighth, so the list here is our own; and of what is not there at all it says
+    that it "requires an argument".
     """
+    if isinstance(error, cyclopts.MissingArgumentError) and error.argument is not None:
+        name = error.argument.name
+        if name not in tokens:
+            return f"{name} is missing"
     if isinstance(error, cyclopts.UnusedCliTokensError):
         surplus = ", ".join(repr(token) for token in error.unused_tokens or ())
         return f"unexpected argument {surplus}"

@@ -68,6 +68,9 @@ def _settings(url: str, key: str | None, model: str | None) -> Settings:
         if answer.trouble is not None:
             raise CheckFailedError(f"{answer.trouble}; with --model NAME it need not be asked")
         model = next(iter(answer.models))
+        if len(answer.models) > 1:
+            names = ", ".join(answer.models)
+            print(f"lmwarden: note: {url} serves {names}; this is {model}, --model takes another", file=sys.stderr)
     elif answer.trouble is not None:
         print(f"lmwarden: note: {answer.trouble}", file=sys.stderr)
     elif model not in answer.models:

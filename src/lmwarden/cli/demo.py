@@ -36,6 +36,8 @@ MODEL = "qwen3-4b"
 HARDWARE = "a4000-qwen3-4b"
 MAX_NUM_SEQS = 32
 """Of the modelled hardware; a quarter of it is the spill threshold."""
+MOST_LAG_S = 0.5
+"""Modelled seconds (p99) by which the tester may be late; beyond that the times are this machine's own."""
 PIN_LOOKS, PIN_LOOK_S = 100, 0.1
 """So often, and so many real seconds apart, it is looked whether the pins are tested."""
 
@@ -256,12 +258,16 @@ def demo_notes(outcome: RunOutcome, plan: Plan) -> list[AnyNote]:
 def demo_gain(outcome: RunOutcome, plan: Plan) -> list[AnyNote]:
     """Return one sentence that says what the last arm gained over the first; none where nothing can be compared.
 
-    A cut run's last level is shorter than what it would be compared with.
+    A cut run's last level is shorter than what it would be compared with; and a machine that is too busy for the speed
+    measures itself, which is said instead.
     """
     from lmwarden.bench.report import gain_sentence
 
     if len(plan.arms) < 2 or outcome.interrupted:
         return []
+    if (outcome.lag_p99_s or 0.0) * plan.speed > MOST_LAG_S:
+        slower = f"a --speed below {plan.speed:g}"
+        return [f"Nothing is concluded: this machine was too busy. Try {slower}, or lmwarden simulate (virtual time)."]
     gain = gain_sentence(outcome.levels, plan.arms[0], plan.arms[-1])
     return [gain] if gain is not None else []
 

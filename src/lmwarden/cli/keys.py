@@ -16,11 +16,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
+from lmwarden.cli.serve import DEFAULT_FILE
+
 if TYPE_CHECKING:
     from lmwarden.access.keys import KeyStore
 
 DataDir = Annotated[str | None, cyclopts.Parameter(help="The data folder of the warden.")]
-ConfigFile = Annotated[Path | None, cyclopts.Parameter(help="Configuration file that names the data folder.")]
+ConfigFile = Annotated[
+    Path | None,
+    cyclopts.Parameter(
+        help="Configuration file that names the data folder. Default: lmwarden.toml here, if it is there."
+    ),
+]
 
 
 def register(app: cyclopts.App) -> None:
@@ -46,6 +53,9 @@ def create(name: str, /, *, models: str | None = None, data_dir: DataDir = None,
     scope = None if models is None else [part.strip() for part in models.split(",")]
     with _store(data_dir, config, makes=True) as store:
         print(store.create(name, scope))
+    served = _served(_file(data_dir, config)) if scope else None
+    if served and not set(scope or ()) <= set(served):
+        print(f"lmwarden: keys: note: the file serves {', '.join(served)} (an alias is no name)", file=sys.stderr)
 
 
 def list_keys(*, data_dir: DataDir = None, config: ConfigFile = None) -> None:
@@ -76,7 +86,7 @@ def _store(data_dir: str | None, config: Path | None, *, makes: bool = False) ->
     from lmwarden.config import Flag, load_storage
 
     flags = [] if data_dir is None else [Flag("--data-dir", ("storage", "dir"), data_dir)]
-    storage, origin = load_storage(config, flags)
+    storage, origin = load_storage(_file(data_dir, config), flags)
     folder, place = storage.path.absolute(), origin.place("storage", "dir", default="--data-dir")
     owner = owner_of(folder, place)
     with _acting_as(owner):
@@ -84,6 +94,23 @@ def _store(data_dir: str | None, config: Path | None, *, makes: bool = False) ->
     if owner is None:
         done = f"made a new data folder, {folder}: only" if makes else f"no warden has used {folder} yet: only"
         print(f"lmwarden: keys: {done} a warden on this folder (--data-dir) knows its keys", file=sys.stderr)
+
+
+def _file(data_dir: str | None, config: Path | None) -> Path | None:
+    """The configuration file: where none is named, the one that a warden reads which is started here."""
+    return DEFAULT_FILE if config is None and data_dir is None and DEFAULT_FILE.exists() else config
+
+
+def _served(config: Path | None) -> list[str] | None:
+    """Names of the models of a file; None: it does not tell them all."""
+    from lmwarden.config import ConfigError, load
+
+    try:
+        names = [] if config is None else [model.served_name for model in load(config).models]
+    except ConfigError:  # made for flags, perhaps; a warden will say it
+        return None
+    known = [name for name in names if name is not None]
+    return known if len(known) == len(names) else None
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from lmwarden.cli.errors import UsageError
 if TYPE_CHECKING:
     from lmwarden.config import Config
 
-_DEFAULT_FILE = Path("lmwarden.toml")
+DEFAULT_FILE = Path("lmwarden.toml")
+"""Read where no other is named, if it is there."""
 
 
 def register(app: cyclopts.App) -> None:
@@ -77,8 +78,8 @@ def load_config(
     """
     from lmwarden.config import Flag, load
 
-    if path is None and not engines and _DEFAULT_FILE.exists():
-        path = _DEFAULT_FILE
+    if path is None and not engines and DEFAULT_FILE.exists():
+        path = DEFAULT_FILE
     about_engines = {
         "--model": ("model", model),
         "--data-parallel-size": ("data_parallel_size", data_parallel_size),

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from lmwarden.ledger.histogram import percentiles
-from lmwarden.ledger.history import PromptTokens, Question, Step, Stretch
-from lmwarden.ledger.history_sums import Sums
+from lmwarden.ledger.history import Question, Step, Stretch
+from lmwarden.ledger.history_sums import Sums, add_up
 
 _RATIOS = (0.5, 0.95, 0.99)
 
@@ -161,13 +161,16 @@ class ReplicasChart(_Chart, frozen=True, kw_only=True):
 
 
 class CachedShare(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica's prompts."""
+    """One replica's prompts, and how soon their answers began."""
 
     replica: str
     cached_ratio: float | None
     """Of the prompts of which the engine told it; null: there was none in that time."""
     prompt_tokens: int
     """Of all of its prompts."""
+    first_byte_p50_s: float | None
+    """As in the chart of that replica's latency; null: no answer began."""
+    first_byte_p95_s: float | None
 
 
 class CachedShares(msgspec.Struct, frozen=True, kw_only=True, rename={"begin": "from", "end": "to"}):
@@ -260,18 +263,24 @@ def replicas_chart(stretch: Stretch, replicas: int) -> ReplicasChart:
     )
 
 
-def cached_shares(question: Question, replicas: Sequence[str], found: Mapping[str, PromptTokens]) -> CachedShares:
+def cached_shares(question: Question, replicas: Sequence[str], found: Mapping[str, Sums]) -> CachedShares:
     """The shares of a model's replicas, and over everything that it served in that time."""
-    none = PromptTokens(0, 0, 0)
-    whole = PromptTokens(*map(sum, zip(none, *found.values(), strict=True)))
     return CachedShares(
         begin=question.begin_s,
         end=question.end_s,
-        cached_ratio=whole.cached_ratio,
-        replicas=[
-            CachedShare(replica=name, cached_ratio=(of := found.get(name, none)).cached_ratio, prompt_tokens=of.all)
-            for name in replicas
-        ],
+        cached_ratio=add_up(found.values()).cached_ratio,
+        replicas=[_cached_share(name, found.get(name, Sums())) for name in replicas],
+    )
+
+
+def _cached_share(replica: str, sums: Sums) -> CachedShare:
+    p50, p95, _ = percentiles(sums.first_byte_counts, _RATIOS)
+    return CachedShare(
+        replica=replica,
+        cached_ratio=sums.cached_ratio,
+        prompt_tokens=sums.cached_tokens + sums.computed_tokens,
+        first_byte_p50_s=p50,
+        first_byte_p95_s=p95,
     )
 
 

@@ -88,7 +88,7 @@ def _phase(engine: EngineSnapshot, launch: LaunchState, model: str) -> Check:
     told = [
         detail,
         f" ({launch.step})" if launch.step else "",
-        f" (its last line: {last_line})" if last_line else "",
+        f" (its last line: {last_line})" if last_line and last_line not in detail else "",
         f", for {minutes} min now" if minutes is not None else "",
         f", but {complaint}" if complaint else "",
     ]

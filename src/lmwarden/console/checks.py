@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from lmwarden.access.keys import KeyStore
+from lmwarden.access.secrets import StorageError
 from lmwarden.config import ClientConfig, is_loopback
 from lmwarden.console.check_client import check_client
 from lmwarden.console.check_engines import check_engines
@@ -58,7 +59,7 @@ def check_all(
     """
     checks = [*_data_loop(snapshot, now), *_ledger(snapshot), *_console(console_host, has_password)]
     checks += check_client(client) if client is not None else ()
-    checks += _keys(keys) if keys is not None else ()
+    checks += _keys(keys, required=client is not None and client.key_required) if keys is not None else ()
     checks += _orphans(snapshot)
     for model in snapshot.models:
         checks += check_model(model)
@@ -72,8 +73,9 @@ def check_model(model: ModelSnapshot) -> list[Check]:
 
 
 def warnings_of(model: ModelSnapshot) -> list[ModelWarning]:
-    """What its page warns of."""
+    """What its page warns of, faults first."""
     found = [check for check in check_model(model) if check.level is not Level.OK]
+    found.sort(key=lambda check: check.level is not Level.FAULT)
     return [
         ModelWarning(
             code=check.code, level=check.level, text=check.text, what_to_do=check.what_to_do, params=check.params
@@ -119,15 +121,24 @@ def _ledger(snapshot: Snapshot) -> Iterator[Check]:
         yield ok("ledger", "history and homes are written")
 
 
-def _keys(keys: KeyStore) -> Iterator[Check]:
-    trouble = keys.trouble()
-    if trouble is not None:
+def _keys(keys: KeyStore, *, required: bool) -> Iterator[Check]:
+    try:
+        known = keys.digests()
+    except StorageError as error:
+        trouble = str(error)
         yield fault(
             "keys_unreadable",
             f"new API keys and revocations do not hold: {trouble}",
             "give the file to the user that runs the warden (chown), or put a sound one there; until then the keys of"
             " before stay good, and after a restart none is",
             trouble=trouble,
+        )
+        return
+    if required and not known:
+        yield warning(
+            "no_keys",
+            "the client port asks for a key and there is none, so every request is refused",
+            "make one: lmwarden keys create NAME, on the warden's data folder, or on the console's page Keys",
         )
 
 

@@ -63,7 +63,7 @@ def _claude_code(settings: Settings) -> str:
         lines.append("# This warden wants no key, but Claude Code wants to send one.")
     lines += [
         f"export ANTHROPIC_AUTH_TOKEN={settings.key_of_shell}",
-        "# All the names that it may ask for lead to the one model that is served here.",
+        "# All the names that it may ask for lead to this model.",
         f"export ANTHROPIC_MODEL={model}",
         f"export ANTHROPIC_DEFAULT_OPUS_MODEL={model}",
         f"export ANTHROPIC_DEFAULT_SONNET_MODEL={model}",

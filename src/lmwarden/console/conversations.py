@@ -7,6 +7,7 @@ kind, the cached share of the last turn, and all turns. A conversation is named 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias, TypeVar
@@ -50,10 +51,11 @@ ConversationState: TypeAlias = Literal["running", "waiting", "idle", "dormant"]
 
 USUAL_ITEMS = 100
 MOST_TURNS = 500
-_SORTS: dict[str, Callable[[ConversationView], float]] = {
-    "last_used": lambda view: view.last_used,
-    "context": lambda view: view.context_tokens,
-    "turns": lambda view: view.turns,
+_SORTS: dict[str, Callable[[ConversationList, ConversationView], float]] = {
+    "last_used": lambda _, view: view.last_used,
+    "context": lambda _, view: view.context_tokens,
+    "turns": lambda _, view: view.turns,
+    "waited": lambda seen, view: -held.since if (held := seen.waiting.get(view.key)) is not None else -math.inf,
 }
 _KEY_DIGITS = 32
 
@@ -92,8 +94,12 @@ class ConversationItem(msgspec.Struct, frozen=True, kw_only=True):
     cached_ratio_last: float | None
     """Cached part of the last turn's prompt."""
     state: ConversationState
+    waiting_since: float | None
+    """Unix seconds; null: nothing of it stands in the waiting room."""
     in_flight: int
     last_used: float
+    key_name: str | None
+    """Of the API key that it came with."""
     model: str
 
 
@@ -193,12 +199,13 @@ class Conversations:
         """One page of a model's conversations."""
         model = request.path_params["name"]
         limit = number_of(request, "limit", 1, MAX_ITEMS, USUAL_ITEMS)
-        state = _one_of(request, "state", ("live", "all"))
-        order = _SORTS[_one_of(request, "sort", tuple(_SORTS))]
+        state = _one_of(request, "state", ("live", "all", "waiting"))
+        usual = "waited" if state == "waiting" else "last_used"
+        order = _SORTS[_one_of(request, "sort", (usual, *(name for name in _SORTS if name != usual)))]
         after = _cursor(request.query_params.get("before"))
         seen = await result_of(self._control.conversations(model))
-        views = [view for view in seen.conversations if state == "all" or view.live]
-        ordered = sorted(((order(view), view.key, view) for view in views), reverse=True)
+        views = [view for view in seen.conversations if _is_in(state, view, seen)]
+        ordered = sorted(((order(seen, view), view.key, view) for view in views), reverse=True)
         rest = [entry for entry in ordered if after is None or entry[:2] < after]
         shown = [view for _, _, view in rest[:limit]]
         following = f"{rest[limit - 1][0]!r}:{shown[-1].key.hex()}" if len(rest) > limit else None
@@ -305,6 +312,7 @@ def _item(key: ConversationKey, last: Summary | None, shown: _Shown | None) -> C
     """From the rows, the router, or both; one of them is there."""
     view = shown.view if shown is not None else None
     parent = view.parent if view is not None and view.parent is not None else last.parent if last is not None else None
+    held = shown.seen.waiting.get(key) if shown is not None else None
     digits = key.hex()
     return ConversationItem(
         id=digits,
@@ -318,12 +326,14 @@ def _item(key: ConversationKey, last: Summary | None, shown: _Shown | None) -> C
         context_tokens=_context(last, view),
         cached_ratio_last=_cached_ratio(last),
         state=_state(shown),
+        waiting_since=shown.seen.wall(held.since) if shown is not None and held is not None else None,
         in_flight=view.in_flight if view is not None else 0,
-        last_used=shown.seen.used_at(shown.view)
+        last_used=shown.seen.wall(shown.view.last_used)
         if shown is not None
         else last.finished_at
         if last is not None
         else 0.0,
+        key_name=held.key_name if held is not None else last.key_name if last is not None else None,
         model=shown.model if shown is not None else last.model if last is not None else "",
     )
 
@@ -347,6 +357,11 @@ def _cached_ratio(last: Summary | None) -> float | None:
     if last is None or not last.prompt_tokens or last.cached_tokens is None:
         return None
     return last.cached_tokens / last.prompt_tokens
+
+
+def _is_in(state: str, view: ConversationView, seen: ConversationList) -> bool:
+    """Whether a list of that state has it."""
+    return view.key in seen.waiting if state == "waiting" else view.live or state == "all"
 
 
 def _state(shown: _Shown | None) -> ConversationState:

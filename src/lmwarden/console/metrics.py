@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from lmwarden import __version__
 from lmwarden.control import EngineState, ModelSnapshot, Snapshot
 from lmwarden.types import Outcome, PinVerdict, ReplicaState
 
@@ -36,6 +37,7 @@ class _SnapshotCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         models = self._snapshot.models
+        yield _build_info()
         yield from _traffic(self._snapshot)
         yield from _routing(models)
         yield from _waiting_room(self._snapshot)
@@ -43,6 +45,12 @@ class _SnapshotCollector(Collector):
         yield from _own_answers(self._snapshot)
         yield from _ledger(self._snapshot)
         yield from _data_loop(self._snapshot)
+
+
+def _build_info() -> Metric:
+    info = GaugeMetricFamily("lmwarden_build_info", "1; the label says which version runs.", labels=["version"])
+    info.add_metric([__version__], 1)
+    return info
 
 
 def _own_answers(snapshot: Snapshot) -> Iterator[Metric]:

@@ -68,7 +68,7 @@ class Stats:
         return [*charts, Route("/api/stats/cached", self._cached)]
 
     async def _cached(self, request: Request) -> Response:
-        """The cached share of prompts, replica by replica, as the engines counted it per request."""
+        """Replica by replica: the cached share of prompts, as the engines counted it per request, and first bytes."""
         query = request.query_params
         now = self._clock()
         question = _question(query, now, durations=False)
@@ -78,7 +78,7 @@ class Stats:
         names = [str(replica.replica) for replica in view.replicas]
 
         def ask() -> CachedShares:
-            return cached_shares(question, names, self._ledger.history.prompts_by_replica(question, now))
+            return cached_shares(question, names, self._ledger.history.by_replica(question, now))
 
         return json_answer(encode(await self._once(_key("cached", query), now, ask)))
 

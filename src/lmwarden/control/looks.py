@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -37,12 +37,12 @@ class ConversationList(msgspec.Struct, frozen=True, kw_only=True):
     conversations: tuple[ConversationView, ...]
     """The latest first; at most MOST_CONVERSATIONS, and those whose first turn waits for a place: the router does not
     know them yet."""
-    waiting: frozenset[ConversationKey] = frozenset()
-    """Those with a request in the waiting room."""
+    waiting: Mapping[ConversationKey, HeldRequest] = {}
+    """Those with a request in the waiting room, each with the one that waits longest."""
 
-    def used_at(self, view: ConversationView) -> float:
-        """When a conversation was used last, in Unix seconds."""
-        return self.taken_at - (self.now - view.last_used) / self.clock_rate
+    def wall(self, moment: float) -> float:
+        """A moment of the router's clock in Unix seconds."""
+        return self.taken_at - (self.now - moment) / self.clock_rate
 
 
 def list_conversations(
@@ -57,7 +57,7 @@ def list_conversations(
         clock_rate: its seconds per second.
         total: how many it knows.
     """
-    waiting = {one.conversation: one for one in held if one.conversation is not None}
+    waiting = {one.conversation: one for one in reversed(held) if one.conversation is not None}
     new = waiting.keys() - {view.key for view in known} if waiting else set()
     first_turns = [
         ConversationView(
@@ -81,7 +81,7 @@ def list_conversations(
         clock_rate=clock_rate,
         total=total + len(first_turns),
         conversations=tuple(latest_first),
-        waiting=frozenset(waiting),
+        waiting=waiting,
     )
 
 

@@ -3,7 +3,8 @@
 A restart of one engine is a small story, told step by step in ``Restarts.operation``::
 
     draining    the router gives its replicas nothing new; conversations move on their next turn;
-                over when nothing is in flight there, or when the time for it is up
+                over when nothing is in flight there, when the time for it is up, or when it is down: what is
+                open on an engine from which nothing comes would be waited for in vain
     stopping    its supervisor ends the process tree and starts a new one
     starting    over when the watch took all its replicas in again
     (then the replicas are given back, and a rolling restart goes on with the next engine)
@@ -229,9 +230,10 @@ class Restarts:
         try:
             sentence = f"{together} takes no new requests; the open ones have {drain_s:g} s to finish"
             self._step(engine, Step.DRAINING, sentence)
-            if not await self._until(lambda: self._in_flight(engine) == 0, drain_s):
-                open_requests = self._in_flight(engine)
-                log.warning("requests did not finish in time; they are cut", engine=engine, in_flight=open_requests)
+            await self._until(lambda: self._in_flight(engine) == 0 or self._is_down(engine), drain_s)
+            if open_requests := self._in_flight(engine):
+                why = "the engine is down" if self._is_down(engine) else "they did not finish in time"
+                log.warning("open requests are cut", why=why, engine=engine, in_flight=open_requests)
             self._step(engine, Step.STOPPING, f"{together} is being stopped")
             pid = await self._replace(engine)
             self._step(engine, Step.STARTING, f"{together} is starting")
@@ -292,6 +294,11 @@ class Restarts:
         ours = [replica for replica in self._view().replicas if replica.replica.engine == engine]
         return sum(replica.in_flight for replica in ours) + max(replica.unrouted_in_flight for replica in ours)
 
+    def _is_down(self, engine: str) -> bool:
+        """Whether no rank of it is offered: it was found dead, or neither a look nor a byte came for too long."""
+        ours = [replica for replica in self._view().replicas if replica.replica.engine == engine]
+        return all(replica.state is ReplicaState.DOWN for replica in ours)
+
     def _view(self) -> RouterView:
         return self._router.view(self._clock())
 
@@ -331,5 +338,8 @@ def _serves(view: RouterView, engine: str) -> bool:
 
 
 def _why(engine: str, state: LaunchState) -> str:
-    last = f" (last line: {state.last_lines[-1]:.300})" if state.last_lines else ""
-    return f"{engine} did not start: {state.detail.rstrip('.')}{last}"
+    # This is said of one start, and stays: what the supervisor does next does not belong to it.
+    detail = state.detail.partition("; the next start is in ")[0].rstrip(".")
+    last_line = f"{state.last_lines[-1]:.300}" if state.last_lines else ""
+    last = f" (last line: {last_line})" if last_line and last_line not in detail else ""
+    return f"{engine} did not start: {detail}{last}"

@@ -76,7 +76,7 @@ class LaunchState(msgspec.Struct, frozen=True, kw_only=True):
     outdated: bool
     """It runs another command than the configuration says; a restart applies the new one."""
     command: str
-    """What a start executes, for a shell; secrets are hidden."""
+    """What runs, or if nothing does, what a start executes; for a shell, secrets are hidden."""
     log: str
     """Path of the log file."""
 

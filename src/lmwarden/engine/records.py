@@ -46,6 +46,8 @@ class EngineRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Unix seconds."""
     log_offset: Annotated[int, msgspec.Meta(ge=0)]
     """Where its output begins in the log file."""
+    command: str | None = None
+    """What was started, for a shell, secrets hidden; None: written by a version that did not keep it."""
     process: ProcessId | None = None
     """None: it was about to be started."""
 

@@ -176,7 +176,7 @@ class Starter:
 
         Raises:
             OSError: the program cannot be executed, or its log not be opened.
-            LaunchError: the port is taken.
+            LaunchError: the port is taken, or was released meanwhile.
         """
         await self._check_port()
         command = self._plan.command(self._port, self._mark)
@@ -192,9 +192,12 @@ class Starter:
             argv_words=len(command.argv),
             started_at=time.time(),
             log_offset=offset,
+            command=command.shown,
         )
         try:
             await asyncio.to_thread(self._records.save, record)
+            if self._hold is None:  # released meanwhile: whoever would look after it has gone
+                raise LaunchError("the warden ends")
             process = processes.spawn(command.argv, command.env, output)
         finally:
             os.close(output)

@@ -138,7 +138,7 @@ class Supervisor:
             last_lines=self._last_lines,
             taken_over=run is not None and run.adopted,
             outdated=run is not None and self._starter.is_outdated(run),
-            command=self._shown,
+            command=(run.record.command if run else None) or self._shown,
             log=str(self.log_path),
         )
 

@@ -28,6 +28,8 @@ class HeldRequest(NamedTuple):
     derived: bool
     since: float
     """The gateway's clock."""
+    key_name: str | None
+    """Of the API key; None: it came without one."""
 
 
 class Routed(Protocol):

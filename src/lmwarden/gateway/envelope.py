@@ -203,6 +203,11 @@ def no_buffer(api: Api) -> Problem:
     return overloaded("The server holds too many request bodies at the moment.", 2, api)
 
 
+def no_connection(api: Api) -> Problem:
+    """For a request for which we have no connection left."""
+    return overloaded("The server has no connection left to an engine at the moment.", 2, api)
+
+
 def too_large(limit_bytes: int) -> Problem:
     """413, with the limit."""
     return Problem(413, f"The request body is larger than {limit_bytes} bytes.", "request_too_large")

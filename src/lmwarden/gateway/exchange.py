@@ -183,6 +183,11 @@ class Exchange(ExchangeBooks):
         self._pool.drop_idle()
         self._elsewhere()
 
+    def cannot_connect(self) -> None:
+        """See ``PoolUser``: answered as too much at once, and no replica is to blame."""
+        self._connecting = None
+        self._answer(envelope.no_connection(self._request.api), Outcome.REFUSED)
+
     def nobody_listens(self) -> None:
         """See ``PoolUser``: its engine is dead."""
         self.connect_failed()
@@ -213,7 +218,8 @@ class Exchange(ExchangeBooks):
         self._relay = relay
         if self._host.draining:
             request.close = True
-        ours = our_lines(self._destination[1], self._routing.conversation, self._waited_s)
+        conversation = self._routing.conversation if self._grounds is None else self._grounds.conversation
+        ours = our_lines(self._destination[1], conversation, self._waited_s)
         self._held_head = head = client_head(status, onward, relay.framing, ours, close=request.close)
         if status >= 400:
             self._held_head = b""  # it goes with the body

@@ -136,8 +136,9 @@ class ExchangeBooks:
 
     def held(self) -> HeldRequest:
         """As it stands in the waiting room."""
-        routing = self._routing
-        return HeldRequest(routing.conversation, routing.parent, routing.derived, self._offered_at)
+        routing, key = self._routing, self._request.key
+        name = key.name if key is not None else None
+        return HeldRequest(routing.conversation, routing.parent, routing.derived, self._offered_at, name)
 
     def _has_waited(self, now: float) -> None:
         """It leaves the waiting room, whichever way."""
@@ -202,6 +203,7 @@ class ExchangeBooks:
         request = self._request
         usage = usage if usage is not None else _NO_USAGE
         grounds = self._grounds or _NO_GROUNDS
+        conversation = routing.conversation if grounds is _NO_GROUNDS else grounds.conversation
         prefix: tuple[PrefixChange | None, float | None, int | None] = _NO_PREFIX
         if self._job is not None and action is not None and host.prefixes is not None:
             replica = self._destination[0] if action.replica is not None else None
@@ -212,7 +214,7 @@ class ExchangeBooks:
                 service.name,
                 self._route.name,
                 request.key.name if request.key is not None else None,
-                routing.conversation[:4].hex() if routing.conversation is not None else None,
+                conversation[:4].hex() if conversation is not None else None,
                 routing.derived,
                 decision,
                 self._destination[0],
@@ -227,7 +229,7 @@ class ExchangeBooks:
                 usage.cached_tokens,
                 usage.completion_tokens,
                 usage.finish_reason,
-                routing.conversation if grounds is _NO_GROUNDS else grounds.conversation,
+                conversation,
                 routing.parent,
                 self._asked_by,
                 self._kind,

@@ -17,6 +17,7 @@ from lmwarden.gateway.envelope import Problem
 from lmwarden.gateway.exchange import Exchange
 from lmwarden.gateway.exchange_books import ExchangeHost
 from lmwarden.gateway.models import ModelNames
+from lmwarden.gateway.prefix_watch import MOST_BODY_BYTES
 from lmwarden.gateway.request import ClientRequest
 from lmwarden.gateway.responses import Origin, continued_response
 from lmwarden.gateway.routes import Route, Tap
@@ -73,7 +74,7 @@ def _read(
         pin = wanted
     engine = None
     if route.tap is _RESPONSES:
-        kept_by = engine_to_continue(request, service, pin)
+        kept_by = engine_to_continue(request, service, fields, pin)
         if isinstance(kept_by, Problem):
             return kept_by
         engine = kept_by
@@ -89,7 +90,10 @@ def _read(
         _edit(exchange, request, route, service, fields, raw_model)
     if route.tap is not None:
         if host.prefixes is not None:
-            exchange.fields = fields
+            if routing.body_bytes <= MOST_BODY_BYTES:
+                exchange.fields = fields
+            else:
+                host.prefixes.dropped += 1
         service.counters.identified(routing.conversation, routing.derived)
     return exchange
 
@@ -184,12 +188,14 @@ def _no_model(raw_model: bytes, names: ModelNames[ModelService], key: KeyIdentit
     return Problem(404, f"The model that the request names is not served here; served: {served}.", "model_not_found")
 
 
-def engine_to_continue(request: ClientRequest, service: ModelService, pin: ReplicaId | None) -> str | Problem | None:
+def engine_to_continue(
+    request: ClientRequest, service: ModelService, fields: RequestFields, pin: ReplicaId | None
+) -> str | Problem | None:
     """The engine that keeps the response that the request continues; None: any will do.
 
     A model's only engine is never named: it gets the request anyway, and while it is down a 503 says so better.
     """
-    response_id = continued_response(request.body)
+    response_id = continued_response(fields)
     if response_id is None:
         return None
     origin = service.responses.find(request.key_digest, response_id)

@@ -11,6 +11,7 @@ whether anybody listens on its port.
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from collections.abc import Coroutine
 from functools import partial
@@ -27,6 +28,10 @@ _MOST_PROBES = 4
 """Something that takes connections and closes them at once is no dying process."""
 
 
+_OUR_WANT = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
+"""We have no descriptor, memory or port left: that says nothing about the engine."""
+
+
 class PoolUser(Protocol):
     """An exchange, as the pool sees it."""
 
@@ -36,6 +41,10 @@ class PoolUser(Protocol):
 
     def connect_failed(self) -> None:
         """There is none."""
+        ...
+
+    def cannot_connect(self) -> None:
+        """There is none, for want of something of our own: other engines would not help."""
         ...
 
     def nobody_listens(self) -> None:
@@ -172,8 +181,11 @@ class EnginePool:
                 _, connection = await self._loop.create_connection(
                     lambda: UpstreamConnection(self), endpoint.host, endpoint.port, ssl=self._tls
                 )
-        except OSError:  # refused, unreachable, no such host, TLS failure, time-out
-            user.connect_failed()
+        except (OSError, UnicodeError) as error:  # refused, unreachable, no such host or name, TLS failure, time-out
+            if isinstance(error, OSError) and error.errno in _OUR_WANT:
+                user.cannot_connect()
+            else:
+                user.connect_failed()
             return
         if connection.transport.is_closing():  # within the turn that it took to get here; nothing was sent
             user.connect_failed()
@@ -193,7 +205,7 @@ class EnginePool:
                 return
             except ConnectionError:  # reset while it was made: the listener is closing
                 continue
-            except OSError:  # no way there, or no answer: that says nothing about the process
+            except (OSError, UnicodeError):  # no way there, or no answer: that says nothing about the process
                 return
             try:
                 await closed

@@ -37,7 +37,7 @@ log = structlog.get_logger("lmwarden.gateway")
 MOST_QUEUED = 1000
 MOST_QUEUED_BYTES = 64 * 1024 * 1024
 MOST_BODY_BYTES = 4 * 1024 * 1024
-"""Larger bodies (images, mostly) are not looked at: taking one apart would hold the interpreter for too long."""
+"""Larger bodies (images, mostly) are not to be put here: taking one apart would hold the interpreter for too long."""
 MOST_HELD_BYTES = 48 * 1024 * 1024
 """Of all conversations together: 15,000 of a hundred turns."""
 _BYTES_OF_ONE = 512
@@ -105,7 +105,7 @@ class PrefixWatch:
         most_conversations: int = MOST_CONVERSATIONS,
     ) -> None:
         self.dropped = 0
-        """Requests that were not looked at, because the queue was full or the body too large."""
+        """Requests that were not looked at: the queue was full, or the body too large, which the caller counts."""
         self._secret = secret
         self._analyse = analyse
         self._recorder = recorder
@@ -180,11 +180,7 @@ class PrefixWatch:
         if fields.previous_response_id and fields.previous_response_id != NULL:
             return None  # the engine adds what came before: the body is not the prompt
         number, put_bytes = self._put + 1, self._put_bytes + size_bytes
-        if (
-            size_bytes > MOST_BODY_BYTES
-            or number - self._done > MOST_QUEUED
-            or put_bytes - self._done_bytes > MOST_QUEUED_BYTES
-        ):
+        if number - self._done > MOST_QUEUED or put_bytes - self._done_bytes > MOST_QUEUED_BYTES:
             self.dropped += 1
             return None
         self._put, self._put_bytes = number, put_bytes

@@ -20,11 +20,10 @@ from hashlib import blake2b
 
 import msgspec
 
-from lmwarden.routing.fields import decode_fields, text_of
+from lmwarden.routing.fields import RequestFields, text_of
 
 MAX_REMEMBERED = 100_000
 """Responses: 28 MB when full."""
-_MEMBER = b"previous_response_id"
 
 
 class Origin(Enum):
@@ -98,8 +97,6 @@ _MOST_OWNERS = 7
 """More keys than this that chose one id are no accident."""
 
 
-def continued_response(body: bytes | bytearray) -> str | None:
-    """The id of the response that a body continues, or None. The body has been read as a JSON object before."""
-    if _MEMBER not in body:
-        return None  # the usual case, without reading the body a second time
-    return text_of(decode_fields(body).previous_response_id) or None
+def continued_response(fields: RequestFields) -> str | None:
+    """The id of the response that a body continues, or None."""
+    return text_of(fields.previous_response_id) or None

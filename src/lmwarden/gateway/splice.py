@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from lmwarden.routing.fields import readable
+from lmwarden.routing.fields import without_halves
 
 Body: TypeAlias = bytes | bytearray
 BodyPart: TypeAlias = bytes | bytearray | memoryview
@@ -100,7 +100,7 @@ def _value(decoder: msgspec.json.Decoder[Any], body: bytes, name: str) -> msgspe
     try:
         member = decoder.decode(body)
     except msgspec.DecodeError:  # half a character somewhere
-        member = decoder.decode(readable(body))
+        member = decoder.decode(without_halves(body))
     value: msgspec.Raw = getattr(member, name)
     return value
 

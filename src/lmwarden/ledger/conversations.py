@@ -23,7 +23,7 @@ MOST_CHILDREN = 500
 _OF_TURNS = "kind IS NOT 'auxiliary'"
 _COLUMNS = (
     "model", "parent", "derived", "client", "kind",
-    "prompt_tokens", "cached_tokens", "completion_tokens", "finished_at",
+    "prompt_tokens", "cached_tokens", "completion_tokens", "finished_at", "key_name",
 )  # fmt: skip
 _SUMMARY = (
     f"SELECT {', '.join(_COLUMNS)} FROM requests"
@@ -68,6 +68,7 @@ class Summary(msgspec.Struct, frozen=True):
     cached_tokens: int | None
     completion_tokens: int | None
     finished_at: float
+    key_name: str | None
     turns: int
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -21,11 +20,13 @@ from lmwarden.config import StorageConfig
 from lmwarden.ledger import histogram
 from lmwarden.ledger import history_tables as tables
 from lmwarden.ledger.history_rows import uncounted
-from lmwarden.ledger.history_sums import COUNTS, NUMBERS, TICK_S, WHOLE, Sums, add_up
+from lmwarden.ledger.history_sums import COUNTS, NUMBERS, TICK_S, WHOLE, Sums, add, add_up
 from lmwarden.ledger.reader import Reader
 
 MOST_STEPS = 500
 """Of one answer: as many bars as a screen can show apart, and the bound of every list."""
+COARSE_STEPS = 61
+"""Where all steps are added up: an hour in minutes. The histograms of each of them are added in Python."""
 LONGEST_S = 366 * 86_400.0
 _STEPS_S = (10, 30, 60, 300, 600, 1800, 3600, 10_800, 21_600, 86_400)
 """Those that a person can read off an axis. Each is a multiple of one that is stored."""
@@ -78,26 +79,6 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
         return add_up(step.sums for step in self.steps if step.sums is not None)
 
 
-class PromptTokens(NamedTuple):
-    """Prompt tokens of a stretch of time."""
-
-    cached: int
-    computed: int
-    unknown: int
-    """Of the computed ones those of prompts of which the engine did not tell."""
-
-    @property
-    def all(self) -> int:
-        """Whole prompts."""
-        return self.cached + self.computed
-
-    @property
-    def cached_ratio(self) -> float | None:
-        """The cached part of the prompts of which the engine told it; None: there were none."""
-        told = self.all - self.unknown
-        return self.cached / told if told else None
-
-
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """Which stretch, and of what."""
 
@@ -143,8 +124,8 @@ class History:
         """
         return self.stretch(Question(begin_s=begin_s, end_s=end_s, model=model), end_s).totals.cached_ratio
 
-    def prompts_by_replica(self, question: Question, now: float) -> dict[str, PromptTokens]:
-        """What the replicas of a model read, and found in their caches. Those that ended no request are absent.
+    def by_replica(self, question: Question, now: float) -> dict[str, Sums]:
+        """What a stretch of time adds up to for each replica of a model. Those of which nothing is known are absent.
 
         Args:
             question: its model is named; ``replica`` and ``durations`` say nothing here.
@@ -153,39 +134,39 @@ class History:
         Raises:
             LedgerError: the file cannot be read.
         """
-        return self._reader.ask(lambda connection: self._prompts(connection, question, now))
+        return self._reader.ask(lambda connection: self._by_replica(connection, question, now))
 
-    def _prompts(self, connection: sqlite3.Connection, question: Question, now: float) -> dict[str, PromptTokens]:
-        begin, end, step_s = self._cut(connection, question, now)
-        level_s = _level(step_s)
-        stored = connection.execute(
-            "SELECT replica, sum(cached_tokens), sum(computed_tokens), sum(unknown_tokens)"
-            " FROM history_series CROSS JOIN history ON series = id"
-            " WHERE model = ? AND replica != ? AND step_s = ? AND t >= ? AND t < ? GROUP BY replica",
-            (question.model, WHOLE, level_s, begin, end),
+    def _by_replica(self, connection: sqlite3.Connection, question: Question, now: float) -> dict[str, Sums]:
+        begin, end, step_s = self._cut(connection, question, now, COARSE_STEPS)
+        added = ", ".join(f"sum({name})" for name in NUMBERS)
+        source = (
+            "FROM history_series CROSS JOIN history ON series = id"
+            " WHERE model = ? AND replica != ? AND step_s = ? AND t >= ? AND t < ?"
         )
-        found = {replica: PromptTokens(*tokens) for replica, *tokens in stored}
+        values = (question.model, WHOLE, _level(step_s), begin, end)
+        rows = connection.execute(f"SELECT replica, {added} {source} GROUP BY replica", values)
+        found = {replica: Sums(**dict(zip(NUMBERS, sums, strict=True))) for replica, *sums in rows}
+        for replica, stored in connection.execute(
+            f"SELECT replica, {COUNTS} {source} AND {COUNTS} IS NOT NULL", values
+        ):
+            histogram.merge(found[replica].first_byte_counts, histogram.decoded(stored))
         for spot, sums in uncounted(connection).items():
             if spot.model == question.model and spot.replica != WHOLE and begin <= spot.t < end:
-                cached, computed, unknown = found.get(spot.replica, (0, 0, 0))
-                found[spot.replica] = PromptTokens(
-                    cached + sums.cached_tokens, computed + sums.computed_tokens, unknown + sums.unknown_tokens
-                )
+                add(found.setdefault(spot.replica, Sums()), sums)
         return found
 
-    def _cut(self, connection: sqlite3.Connection, question: Question, now: float) -> tuple[int, int, int]:
+    def _cut(
+        self, connection: sqlite3.Connection, question: Question, now: float, most_steps: int
+    ) -> tuple[int, int, int]:
         """Begin, end and length of the steps that a question is answered in."""
         end_s = min(question.end_s, now)
         begin_s = min(question.begin_s, end_s - TICK_S)
-        step_s = self._step(connection, begin_s, end_s, now)
-        begin, end = _floor(begin_s, step_s), _floor(end_s, step_s) + step_s
-        if end - step_s == end_s:
-            end -= step_s  # its last step would only begin
-        return begin, end, step_s
+        step_s = self._step(connection, begin_s, end_s, now, most_steps)
+        return _floor(begin_s, step_s), math.ceil(end_s / step_s) * step_s, step_s
 
     def _stretch(self, connection: sqlite3.Connection, question: Question, now: float) -> Stretch:
         series = _series_of(connection, question)
-        begin, end, step_s = self._cut(connection, question, now)
+        begin, end, step_s = self._cut(connection, question, now, MOST_STEPS)
         found: dict[int, list[Sums]] = {}
         for t, sums in _stored(connection, question, series, (begin, end, step_s)):
             found.setdefault(t, []).append(sums)
@@ -202,12 +183,12 @@ class History:
         ]
         return Stretch(begin=begin, end=end, step_s=step_s, steps=steps)
 
-    def _step(self, connection: sqlite3.Connection, begin_s: float, end_s: float, now: float) -> int:
-        """The finest step that is still kept for the whole stretch and gives no more steps than are shown."""
+    def _step(self, connection: sqlite3.Connection, begin_s: float, end_s: float, now: float, most_steps: int) -> int:
+        """The finest step that is still kept for the whole stretch and gives no more steps than ``most_steps``."""
         (number,) = connection.execute("SELECT count(*) FROM history_series").fetchone()
         kept = tables.kept(self._settings, number)
         finest = next((level.step_s for level in kept if level.kept_s >= now - begin_s), kept[-1].step_s)
-        needed = max(finest, math.ceil((end_s - begin_s) / (MOST_STEPS - 1)))
+        needed = max(finest, math.ceil((end_s - begin_s) / (most_steps - 1)))
         return next((step for step in _STEPS_S if step >= needed), _STEPS_S[-1])
 
 

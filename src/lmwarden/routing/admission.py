@@ -70,7 +70,9 @@ KEEP_GAPS_RATIO = 1.5
 KEEP_MIN_S, KEEP_MAX_S = 0.4, 8.0
 """... within these."""
 MOST_WAITING = 512
-"""Beyond it requests are refused."""
+MOST_WAITING_EACH = 16
+"""Beyond so many, or so many for each replica where that is more, requests are refused. What bounds a wait is its time;
+this bounds what a flood of conversations can make us keep and look through."""
 
 
 class Waiter:
@@ -116,7 +118,7 @@ class WaitingRoom:
     @property
     def is_full(self) -> bool:
         """Nobody else is let in."""
-        return len(self) >= MOST_WAITING
+        return len(self) >= max(MOST_WAITING, MOST_WAITING_EACH * len(self.places.floors))
 
     def enter(self, waiter: Waiter) -> None:
         """Stand at the end."""

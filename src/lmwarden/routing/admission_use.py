@@ -19,6 +19,8 @@ from lmwarden.routing.open_turn import OpenTurn
 from lmwarden.routing.replicas import Fleet
 from lmwarden.types import ConversationKey, Ticket
 
+MOST_OPEN = 1024
+"""So many open turns are looked at, spread evenly, and stand for the others."""
 MOST_IDLE = 4096
 """So many idle conversations are looked at. Where more are in use, they need a multiple of what there is anyway."""
 LIVE_MIN_S = 1.0
@@ -63,15 +65,21 @@ class Use:
         self._capacity_tokens = capacity = sum(kept) if self.capacity_known else 0.0
         if capacity <= 0.0:
             return 0.0
+        open_turns = self._open_turns()
+        step = 1 + len(open_turns) // MOST_OPEN
+        each = len(open_turns) / max(1, len(range(0, len(open_turns), step)))  # stand behind one that is looked at
         turns: dict[ConversationKey, int] = {}
-        for _, turn in self._open_turns():
+        for _, turn in islice(open_turns, 0, None, step):
             if turn.key is not None:
                 turns[turn.key] = learned.footprint(turn.request, turn.conversation)
+        total, count = each * sum(turns.values()), each * len(turns)
         for waiter in self._room:
+            total += waiter.tokens - turns.get(waiter.key, 0)
+            count += waiter.key not in turns
             turns[waiter.key] = waiter.tokens
         idle = [max(0, c.context_tokens - shared) for key, c in self.idle(now) if key not in turns]
-        total = sum(turns.values()) + sum(idle)
-        self._usual_tokens = total / (len(turns) + len(idle)) if total else 0.0
+        total += sum(idle)
+        self._usual_tokens = total / (count + len(idle)) if total else 0.0
         return total / capacity
 
     def idle(self, now: float) -> list[tuple[ConversationKey, Conversation]]:

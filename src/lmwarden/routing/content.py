@@ -54,6 +54,7 @@ def parts(content: Raw) -> list[bytes]:
 
     Raises:
         msgspec.DecodeError: it is malformed.
+        RecursionError: it is nested too deeply.
     """
     if not content or content == _NULL:
         return []
@@ -78,6 +79,7 @@ def elements(array: Raw) -> list[Raw]:
 
     Raises:
         msgspec.DecodeError: it is no array.
+        RecursionError: it is nested too deeply.
     """
     if not array or bytes(array).count(b",") > _MAX_COMMAS:
         return []
@@ -89,6 +91,7 @@ def first_elements(array: Raw) -> list[Raw]:
 
     Raises:
         msgspec.DecodeError: it is no array.
+        RecursionError: it is nested too deeply.
     """
     if bytes(array).count(b",") < MAX_BLOCKS:
         return _raw_list_decoder.decode(array)

@@ -65,20 +65,24 @@ def decode_fields(body: bytes | bytearray) -> RequestFields:
 
 
 def readable(body: bytes | bytearray) -> bytes | bytearray:
-    """A body in which no half of a character stands alone: the same one if none does, else another of its length.
+    """A body in which no half of a character stands alone: the same one if it has none, else another of its length.
 
-    A handful of passes in C, whatever the body is. Beyond ``_MOST_HALVES``, whole characters are not told from halves:
-    every escape of a half becomes one in the private use area, so that the body is read, if not to the letter.
+    A handful of passes in C, whatever the body is. Beyond ``_MOST_HALVES`` it is read, if not to the letter.
     """
-    if b"\\ud" not in body and b"\\uD" not in body:
+    halves = body.count(b"\\ud") + body.count(b"\\uD")
+    if not halves:
         return body
+    if halves > _MOST_HALVES:
+        return without_halves(body)
     # JSON has no control characters: they stand for escaped backslashes, and then every backslash begins an escape.
     text = bytes(body).replace(b"\\\\", b"\0\0")
-    if text.count(b"\\ud") + text.count(b"\\uD") <= _MOST_HALVES:
-        text = _HALF.sub(rb"\\ufffd", text)
-    else:
-        text = text.replace(b"\\ud", b"\\ue").replace(b"\\uD", b"\\uE")
-    return text.replace(b"\0\0", b"\\\\")
+    return _HALF.sub(rb"\\ufffd", text).replace(b"\0\0", b"\\\\")
+
+
+def without_halves(body: bytes | bytearray) -> bytes | bytearray:
+    """A body of the same shape for whom its texts do not matter: every escape of a half, alone or not, is changed into
+    one in the private use area."""
+    return body.replace(b"\\ud", b"\\ue").replace(b"\\uD", b"\\uE")
 
 
 def text_of(raw: Raw) -> str | None:

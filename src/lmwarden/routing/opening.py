@@ -22,6 +22,8 @@ _ABSENT = Raw(b"")
 
 _MAX_MESSAGES = 100
 """The first user message is looked for among so many, of ``MAX_BLOCKS`` blocks together."""
+_MAX_PREAMBLES = 100
+"""What stands behind so many in one text was typed."""
 
 _PREAMBLE_ENDS = {
     b"<system-reminder>": b"</system-reminder>",
@@ -33,6 +35,11 @@ _PREAMBLE_ENDS = {
 """How text begins and ends that a harness (Claude Code, Codex) puts in front of what the user typed."""
 _BEGINNINGS = tuple(_PREAMBLE_ENDS)
 _PREAMBLE = re.compile(rb"\s*(%b)" % b"|".join(map(re.escape, _BEGINNINGS)))
+
+
+_UNREADABLE = (msgspec.DecodeError, RecursionError)
+"""The second: the interpreter allows so much nesting less the calls that are open, so a body that was read may still be
+too deep here."""
 
 
 class _Message(msgspec.Struct):
@@ -50,7 +57,7 @@ def opening(fields: RequestFields, *, secret: bytes, model: str) -> bytes | None
     """
     try:
         return _opening(fields, secret, model)
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return None  # malformed messages are the engine's to refuse
 
 
@@ -63,7 +70,7 @@ def is_resumed(fields: RequestFields) -> bool:
         for raw in first_elements(fields.messages or fields.input):
             if _message_decoder.decode(raw).role not in ("user", "system", "developer"):
                 return True
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         pass  # a plain string, or malformed
     return False
 
@@ -114,7 +121,10 @@ def _without_preambles(text: bytes) -> bytes:
     if not text.startswith(_BEGINNINGS):
         return text
     start = 0
-    while begun := _PREAMBLE.match(text, start):
+    for _ in range(_MAX_PREAMBLES):
+        begun = _PREAMBLE.match(text, start)
+        if begun is None:
+            break
         end = _PREAMBLE_ENDS[begun[1]]
         closed = text.find(end, begun.end())
         if closed < 0:

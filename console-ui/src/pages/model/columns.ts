@@ -1,6 +1,6 @@
 // The columns of the routing card, and its order.
 
-import type { CachedShares, ReplicaRow, Routing } from "../../api/types";
+import type { CachedShare, CachedShares, ReplicaRow, Routing } from "../../api/types";
 import type { Texts } from "../../i18n/en";
 
 export type ColumnKey =
@@ -12,6 +12,7 @@ export type ColumnKey =
   | "running"
   | "kvUsed"
   | "cachedHour"
+  | "firstByte"
   | "hitRate"
   | "placed"
   | "rehomed"
@@ -19,14 +20,16 @@ export type ColumnKey =
   | "held"
   | "places";
 
-// A row, with what of its prompts was cached in the last hour.
+// A row, with what of its prompts was cached in the last hour and how soon its answers began.
 export interface Row extends ReplicaRow {
-  cached_ratio_1h: number | null;
+  hour: Pick<CachedShare, "cached_ratio" | "first_byte_p50_s" | "first_byte_p95_s">;
 }
 
+const NOTHING_KNOWN = { cached_ratio: null, first_byte_p50_s: null, first_byte_p95_s: null };
+
 export function withShares(rows: readonly ReplicaRow[], shares: CachedShares | null): Row[] {
-  const ratios = new Map(shares?.replicas.map((share) => [share.replica, share.cached_ratio]));
-  return rows.map((row) => ({ ...row, cached_ratio_1h: ratios.get(row.replica) ?? null }));
+  const hours = new Map(shares?.replicas.map((share) => [share.replica, share]));
+  return rows.map((row) => ({ ...row, hour: hours.get(row.replica) ?? NOTHING_KNOWN }));
 }
 
 const VALUE: Record<ColumnKey, (row: Row) => number | string | null> = {
@@ -37,7 +40,8 @@ const VALUE: Record<ColumnKey, (row: Row) => number | string | null> = {
   clientPinned: (row) => row.client_pinned,
   running: (row) => (row.running === null ? null : row.running + (row.waiting ?? 0)),
   kvUsed: (row) => row.kv_used_ratio,
-  cachedHour: (row) => row.cached_ratio_1h,
+  cachedHour: (row) => row.hour.cached_ratio,
+  firstByte: (row) => row.hour.first_byte_p50_s,
   hitRate: (row) => row.prefix_hit_ratio,
   placed: (row) => row.placed,
   rehomed: (row) => row.rehomed_in,

@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { mayChange } from "../../api/client";
-import type { Engine, EngineProcess, ModelDetail, Operation } from "../../api/types";
+import type { Engine, EngineProcess, ModelDetail, Operation, ReplicaRow } from "../../api/types";
 import { count, seconds, span, when } from "../../format";
 import { texts } from "../../i18n";
 import { crashWords, processWords } from "../../logic/engines";
@@ -25,14 +25,17 @@ export function Engines(props: { model: ModelDetail; takenAt: number }) {
       outage: leavesNone(model.routing.replicas, () => model.engines.length === 1),
       then: (allow) => void rollingRestart(model.name, allow),
     });
-  const askOne = (engine: string): void =>
+  const askOne = (engine: string): void => {
+    const isOfIt = (row: ReplicaRow): boolean => row.replica.startsWith(`${engine}/`);
+    const isDown = model.routing.replicas.filter(isOfIt).every((row) => row.state === "down");
     setQuestion({
       title: words.confirmRestart(engine),
-      text: words.confirmRestartText,
+      text: isDown ? words.confirmRestartDownText : words.confirmRestartText,
       action: words.restart,
-      outage: leavesNone(model.routing.replicas, (row) => row.replica.startsWith(`${engine}/`)),
+      outage: leavesNone(model.routing.replicas, isOfIt),
       then: (allow) => void restart(model.name, engine, allow),
     });
+  };
   return (
     <Card
       title={words.engines}

@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { mayChange, query } from "../../api/client";
 import { DECISIONS, type CachedShares, type ModelDetail, type ReplicaRow, type Routing } from "../../api/types";
-import { compact, count, dateTime, percent, span, unix } from "../../format";
+import { compact, count, dateTime, percent, seconds, span, unix } from "../../format";
 import { texts } from "../../i18n";
 import { busiestSentence } from "../../logic/busiest";
 import { Badge, Button, Card, Dot, Meter, Scroll, Switch, type Tone } from "../../ui/basics";
@@ -206,7 +206,10 @@ function Cells(props: { row: Row; threshold: number; places: boolean; heldTone: 
       <td class="right">
         <Meter ratio={row.kv_used_ratio} text={percent(row.kv_used_ratio)} label={words.model.columns.kvUsed} />
       </td>
-      <td class="right strong">{percent(row.cached_ratio_1h, 1)}</td>
+      <td class="right strong">{percent(row.hour.cached_ratio, 1)}</td>
+      <td class="right">
+        {seconds(row.hour.first_byte_p50_s)} / {seconds(row.hour.first_byte_p95_s)}
+      </td>
       <td class="right">{percent(row.prefix_hit_ratio, 1)}</td>
       <td class="right">{count(row.placed)}</td>
       <td class="right">{count(row.rehomed_in)}</td>

@@ -7,7 +7,7 @@ import { texts } from "../../i18n";
 import { roomSentence, roomState, tierSentence, type RoomState } from "../../logic/room";
 import { Badge, Card, English, Note, Segmented, type Tone } from "../../ui/basics";
 import { NumberField } from "../../ui/number-field";
-import { Figure } from "../overview";
+import { Figure, waitingOf } from "../overview";
 import { capacityTokens } from "./capacity";
 import { patchRouting } from "./commands";
 
@@ -46,6 +46,7 @@ function Figures(props: { model: ModelDetail }) {
       <Figure
         label={words.waiting}
         value={count(admission.waiting)}
+        {...(admission.waiting ? { link: waitingOf(props.model.name) } : {})}
         note={admission.longest_wait_s == null ? "" : words.longest(seconds(admission.longest_wait_s))}
       />
       <Figure label={words.demand} value={percent(admission.demand_ratio)} note={admission.demand_ratio == null ? "" : words.demandNote} />
