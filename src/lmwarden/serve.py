@@ -176,8 +176,8 @@ class Warden:
         config = self._config
         data_dir = config.storage.path
         place = config.origin.place("storage", "dir", default="--data-dir")
-        secrets = load_secrets(data_dir, place)
         _warn_root(data_dir, place)
+        secrets = load_secrets(data_dir, place)
         self._lock = DataFolderLock(data_dir, place)
         self._lock.acquire()
         tls = tls_context(config)

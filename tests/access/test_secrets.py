@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lmwarden.access.secrets import InstallationSecrets, StorageError, load_secrets
+from lmwarden.access.secrets import InstallationSecrets, StorageError, is_used, load_secrets, owner_of
 from lmwarden.files import write_private
 
 
@@ -88,3 +88,14 @@ def test_a_private_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
         (tmp_path / "folder").mkdir()
         write_private(tmp_path / "folder", b"x")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["f", "folder"]
+
+
+def test_the_owner_of_a_folder_that_no_warden_has_used_is_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    assert owner_of(folder, "here") is None
+    folder.mkdir()
+    whose = folder.stat()
+    assert owner_of(folder, "here") == (whose.st_uid, whose.st_gid)
+    assert not is_used(folder)
+    load_secrets(folder, "here")
+    assert is_used(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from unittest.mock import Mock
 
 import aiohttp
 import msgspec
@@ -51,6 +52,21 @@ async def test_nobody_listens(engine: FakeVllm, client: EngineClient) -> None:
     with pytest.raises(EngineRefusedError, match="does not accept connections"):
         await client.health()
     await engine.start()
+
+
+@pytest.mark.parametrize(
+    ("others", "kind"),
+    [
+        ("[Errno 101] Network is unreachable, [Errno 111] Connection refused", EngineRefusedError),
+        ("[Errno 101] a, [Errno 113] b", EngineSilentError),
+    ],
+)
+async def test_of_several_addresses_one_that_refuses_is_proof(
+    client: EngineClient, others: str, kind: type[Exception]
+) -> None:
+    # As aiohttp joins the errors of a name with several addresses: without a number.
+    joined = aiohttp.ClientConnectorError(Mock(), OSError(f"Multiple exceptions: {others}"))
+    assert type(client._not_connected(joined)) is kind
 
 
 async def test_a_host_that_is_none_and_a_port_without_tls(engine: FakeVllm) -> None:

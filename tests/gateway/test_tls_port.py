@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from tests.gateway.certificate import self_signed
@@ -13,6 +17,7 @@ from tests.gateway.conftest import SceneMaker, chat, post
 from tests.stub_engine import silence
 from tests.waiting import PATIENCE_S, until
 
+from lmwarden.gateway.tls_port import open_tls_port
 from lmwarden.types import Outcome
 
 
@@ -117,3 +122,43 @@ async def test_a_handshake_ends_with_the_gateway(make_scene: SceneMaker, tls: Tl
         await scene.gateway.stop(0)
         assert await client.rest() == b""
         await until(lambda: not (scene.gateway.connection_limit.served or scene.gateway._server._handshakes))
+
+
+async def test_a_handshake_that_did_not_begin_counts_no_longer_than_its_port(make_scene: SceneMaker, tls: Tls) -> None:
+    async with make_scene(tls=tls.server) as scene:
+        limit = scene.gateway.connection_limit
+        port = await open_tls_port(scene.gateway, tls.server, "127.0.0.1", 0, 16)
+        (listener,) = port.sockets
+        with socket.create_connection(listener.getsockname()) as client:
+            port._accept(listener)
+            assert limit.served == 1
+            port.close()
+            await until(lambda: not limit.served)
+            client.setblocking(False)
+            assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+
+
+async def test_a_family_that_the_kernel_lacks_is_passed_over(
+    make_scene: SceneMaker, tls: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Socket(socket.socket):
+        def __init__(self, family: int = -1, *more: Any, **names: Any) -> None:
+            if family in lacking:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, *more, **names)
+
+    both = [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
+    ]
+    lacking = {socket.AF_INET6}
+    async with make_scene(tls=tls.server) as scene:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", AsyncMock(return_value=both), raising=False)
+        monkeypatch.setattr(socket, "socket", Socket)
+        port = await open_tls_port(scene.gateway, tls.server, "localhost", 0, 16)
+        assert [listener.family for listener in port.sockets] == [socket.AF_INET]
+        port.close()
+        lacking.add(socket.AF_INET)
+        with pytest.raises(OSError, match="Address family"):
+            await open_tls_port(scene.gateway, tls.server, "localhost", 0, 16)
+        monkeypatch.undo()

@@ -88,7 +88,7 @@ def load_secrets(data_dir: Path, place: str = "--data-dir") -> InstallationSecre
 
 
 def owner_of(data_dir: Path, place: str) -> tuple[int, int] | None:
-    """User and group of the warden that uses a folder: whoever made its secret; None: nobody has yet.
+    """User and group of a folder's warden: whoever made its secret, else whose the folder is; None: there is no folder.
 
     Args:
         data_dir: the data folder, there or not.
@@ -97,13 +97,20 @@ def owner_of(data_dir: Path, place: str) -> tuple[int, int] | None:
     Raises:
         StorageError: it cannot be looked into.
     """
-    try:
-        status = (data_dir / _FILE).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise StorageError(f"{place}: {data_dir}: {error.strerror}") from None
-    return status.st_uid, status.st_gid
+    for path in (data_dir / _FILE, data_dir):
+        try:
+            status = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise StorageError(f"{place}: {data_dir}: {error.strerror}") from None
+        return status.st_uid, status.st_gid
+    return None
+
+
+def is_used(data_dir: Path) -> bool:
+    """Whether a warden, or its keys, have been in a folder."""
+    return (data_dir / _FILE).exists()
 
 
 def _create(path: Path) -> bytes:

@@ -82,16 +82,16 @@ def revoke(name: str, /, *, data_dir: DataDir = None, config: ConfigFile = None)
 def _store(data_dir: str | None, config: Path | None, *, makes: bool = False) -> Iterator[KeyStore]:
     """The keys of a data folder; only who ``makes`` one makes a folder that is not there."""
     from lmwarden.access.keys import KeyStore
-    from lmwarden.access.secrets import load_secrets, owner_of
+    from lmwarden.access.secrets import is_used, load_secrets, owner_of
     from lmwarden.config import Flag, load_storage
 
     flags = [] if data_dir is None else [Flag("--data-dir", ("storage", "dir"), data_dir)]
     storage, origin = load_storage(_file(data_dir, config), flags)
     folder, place = storage.path.absolute(), origin.place("storage", "dir", default="--data-dir")
-    owner = owner_of(folder, place)
-    with _acting_as(owner):
-        yield KeyStore(folder, load_secrets(folder, place).keys if makes or owner else b"")
-    if owner is None:
+    with _acting_as(owner_of(folder, place)):
+        used = is_used(folder)
+        yield KeyStore(folder, load_secrets(folder, place).keys if makes or used else b"")
+    if not used:
         done = f"made a new data folder, {folder}: only" if makes else f"no warden has used {folder} yet: only"
         print(f"lmwarden: keys: {done} a warden on this folder (--data-dir) knows its keys", file=sys.stderr)
 

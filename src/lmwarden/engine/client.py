@@ -248,7 +248,8 @@ class EngineClient:
         number, reason = error.os_error.errno, error.os_error.strerror or error.os_error
         if isinstance(error, aiohttp.ClientConnectorDNSError):
             return EngineSilentError(f"{self.url} cannot be found: its name does not resolve ({reason})")
-        if number == errno.ECONNREFUSED:
+        # Of a name with several addresses the errors come as one, without a number: one of them refused.
+        if number == errno.ECONNREFUSED or (number is None and f"[Errno {errno.ECONNREFUSED}]" in str(error.os_error)):
             return EngineRefusedError(f"{self.url} does not accept connections (Connection refused)")
         if number in _OUR_OWN_LACK:
             return EngineUnaskedError(f"{self.url} could not be asked from here ({os.strerror(number)})")

@@ -12,6 +12,7 @@ import errno
 import socket
 import ssl
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from lmwarden.gateway.client_side import ClientConnection, DataPlane
@@ -95,13 +96,12 @@ class TlsPort:
                 client.close()
                 continue
             client.setblocking(False)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            handshake = self._loop.create_task(self._shake_hands(client, peer, entry))
+            connection = ClientConnection(self._plane, peer, entry)
+            handshake = self._loop.create_task(self._shake_hands(connection, client))
             self._handshakes.add(handshake)
-            handshake.add_done_callback(self._handshakes.discard)
+            handshake.add_done_callback(partial(self._over, connection, client, peer, entry))
 
-    async def _shake_hands(self, client: socket.socket, peer: str, entry: Entry) -> None:
-        connection = ClientConnection(self._plane, peer, entry)
+    async def _shake_hands(self, connection: ClientConnection, client: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(
                 lambda: connection,
@@ -111,9 +111,20 @@ class TlsPort:
             )
         except OSError:
             pass  # no TLS, or none that is strong enough, or it took too long
-        finally:
-            if not connection.made:
-                self._plane.connection_limit.leave(peer, entry)
+
+    def _over(
+        self,
+        connection: ClientConnection,
+        client: socket.socket,
+        peer: str,
+        entry: Entry,
+        handshake: asyncio.Task[None],
+    ) -> None:
+        """A handshake ended somehow, maybe before its first step."""
+        self._handshakes.discard(handshake)
+        if not connection.made:
+            self._plane.connection_limit.leave(peer, entry)
+            client.close()
 
 
 async def open_tls_port(plane: DataPlane, context: ssl.SSLContext, host: str, port: int, backlog: int) -> TlsPort:
@@ -124,9 +135,14 @@ async def open_tls_port(plane: DataPlane, context: ssl.SSLContext, host: str, po
     """
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
+    lacking: OSError | None = None
     try:
         for family, kind, protocol, _, address in dict.fromkeys(found):
-            listener = socket.socket(family, kind, protocol)
+            try:
+                listener = socket.socket(family, kind, protocol)
+            except OSError as error:
+                lacking = error  # the kernel has none of this family
+                continue
             sockets.append(listener)
             listener.setblocking(False)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -138,4 +154,6 @@ async def open_tls_port(plane: DataPlane, context: ssl.SSLContext, host: str, po
         for listener in sockets:
             listener.close()
         raise
+    if not sockets and lacking is not None:
+        raise lacking
     return TlsPort(plane, context, sockets)
