@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -143,3 +144,20 @@ def test_root_acts_as_the_user_of_the_warden(tmp_path: Path, monkeypatch: pytest
     users.append(1000)
     assert main(["keys", "revoke", "ben", "--data-dir", str(folder)]) == 0
     assert changes == [("writes", 1)]
+
+
+def test_a_folder_that_is_not_ours_to_see_has_no_file_for_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``sudo -u lmwarden lmwarden keys …`` from root's own folder."""
+    exists = Path.exists
+
+    def seen(path: Path) -> bool:
+        if path == Path("lmwarden.toml"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", seen)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert main(["keys", "list"]) == 0
+    assert "Traceback" not in capsys.readouterr().err

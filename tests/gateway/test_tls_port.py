@@ -129,6 +129,7 @@ async def test_a_handshake_that_did_not_begin_counts_no_longer_than_its_port(mak
         limit = scene.gateway.connection_limit
         port = await open_tls_port(scene.gateway, tls.server, "127.0.0.1", 0, 16)
         (listener,) = port.sockets
+        await port.start_serving()
         with socket.create_connection(listener.getsockname()) as client:
             port._accept(listener)
             assert limit.served == 1
@@ -136,6 +137,18 @@ async def test_a_handshake_that_did_not_begin_counts_no_longer_than_its_port(mak
             await until(lambda: not limit.served)
             client.setblocking(False)
             assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+
+
+async def test_nobody_connects_before_it_serves(make_scene: SceneMaker, tls: Tls) -> None:
+    async with make_scene(tls=tls.server) as scene:
+        port = await open_tls_port(scene.gateway, tls.server, "127.0.0.1", 0, 16)
+        address = port.sockets[0].getsockname()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+        await port.start_serving()
+        _, writer = await asyncio.open_connection(*address, ssl=tls.client)
+        writer.close()
+        port.close()
 
 
 async def test_a_family_that_the_kernel_lacks_is_passed_over(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from lmwarden.cli.serve import DEFAULT_FILE
+from lmwarden.cli.serve import default_file
 
 if TYPE_CHECKING:
     from lmwarden.access.keys import KeyStore
@@ -98,7 +98,7 @@ def _store(data_dir: str | None, config: Path | None, *, makes: bool = False) ->
 
 def _file(data_dir: str | None, config: Path | None) -> Path | None:
     """The configuration file: where none is named, the one that a warden reads which is started here."""
-    return DEFAULT_FILE if config is None and data_dir is None and DEFAULT_FILE.exists() else config
+    return default_file() if config is None and data_dir is None else config
 
 
 def _served(config: Path | None) -> list[str] | None:

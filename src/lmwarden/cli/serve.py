@@ -12,7 +12,7 @@ from lmwarden.cli.errors import UsageError
 if TYPE_CHECKING:
     from lmwarden.config import Config
 
-DEFAULT_FILE = Path("lmwarden.toml")
+_DEFAULT_FILE = Path("lmwarden.toml")
 """Read where no other is named, if it is there."""
 
 
@@ -58,6 +58,14 @@ def serve(
     return run(settings)
 
 
+def default_file() -> Path | None:
+    """The configuration that is read where none is named; None: it is not there, or not for us to see."""
+    try:
+        return _DEFAULT_FILE if _DEFAULT_FILE.exists() else None
+    except PermissionError:  # another user's folder, as of ``sudo -u``
+        return None
+
+
 def load_config(
     path: Path | None,
     *,
@@ -78,8 +86,8 @@ def load_config(
     """
     from lmwarden.config import Flag, load
 
-    if path is None and not engines and DEFAULT_FILE.exists():
-        path = DEFAULT_FILE
+    if path is None and not engines:
+        path = default_file()
     about_engines = {
         "--model": ("model", model),
         "--data-parallel-size": ("data_parallel_size", data_parallel_size),

@@ -295,7 +295,8 @@ class Restarts:
         return sum(replica.in_flight for replica in ours) + max(replica.unrouted_in_flight for replica in ours)
 
     def _is_down(self, engine: str) -> bool:
-        """Whether no rank of it is offered: it was found dead, or neither a look nor a byte came for too long."""
+        """Whether no rank of it is offered: it was found dead or says that it is ill, or neither a look nor a byte came
+        for too long."""
         ours = [replica for replica in self._view().replicas if replica.replica.engine == engine]
         return all(replica.state is ReplicaState.DOWN for replica in ours)
 

@@ -47,21 +47,25 @@ class Listening(Protocol):
 class TlsPort:
     """A ``Listening`` port."""
 
-    def __init__(self, plane: DataPlane, context: ssl.SSLContext, sockets: list[socket.socket]) -> None:
+    def __init__(self, plane: DataPlane, context: ssl.SSLContext, sockets: list[socket.socket], backlog: int) -> None:
         """
         Args:
             plane: the gateway.
             context: the server's side of TLS.
-            sockets: they listen and do not block; closed by ``close``.
+            sockets: they are bound and do not block; closed by ``close``.
+            backlog: connections that may wait to be accepted.
         """
         self._plane = plane
         self._context = context
         self.sockets = sockets
+        self._backlog = backlog
         self._loop = asyncio.get_running_loop()
         self._handshakes: set[asyncio.Task[None]] = set()
 
     async def start_serving(self) -> None:
         """See ``Listening``."""
+        for listener in self.sockets:
+            listener.listen(self._backlog)
         self._watch()
 
     def close(self) -> None:
@@ -149,11 +153,10 @@ async def open_tls_port(plane: DataPlane, context: ssl.SSLContext, host: str, po
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listener.bind(address)
-            listener.listen(backlog)
     except OSError:
         for listener in sockets:
             listener.close()
         raise
     if not sockets and lacking is not None:
         raise lacking
-    return TlsPort(plane, context, sockets)
+    return TlsPort(plane, context, sockets, backlog)
