@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -135,26 +135,12 @@ async def test_a_client_that_leaves_closes_the_connection_and_goes_on(stub: Stub
     assert [plain(message) for message in stub.bodies[1]["messages"]][1] == ("assistant", LEFT_TEXT)
 
 
-async def test_an_answer_that_ends_before_its_client_leaves_has_ended(stub: StubEndpoint) -> None:
-    session = SOURCE.session(0)
-    patient = replace(session, turns=(replace(session.turns[0], leaves_after_s=1000.0), *session.turns[1:]))
-    seen = record()
-    async with client(stub) as agents:
-        assert await agents.play(Conversation(patient, "m", Api.MESSAGES), seen)
-    assert not seen.left and seen.output_tokens == 41
-
-
-async def test_a_client_stays_for_as_long_as_it_has_patience_after_the_first_token(stub: StubEndpoint) -> None:
-    async def in_pieces(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        response.content_type = "text/event-stream"
-        await response.prepare(request)
-        for piece in MESSAGES_STREAM:
-            await response.write(piece)
-            await turns(50)
-        return response
-
-    stub.answer = in_pieces
+@pytest.mark.parametrize("pause_turns", [None, 50], ids=["at once", "in pieces"])
+async def test_an_answer_that_ends_before_its_client_leaves_has_ended(
+    stub: StubEndpoint, pause_turns: int | None
+) -> None:
+    if pause_turns is not None:
+        streaming(stub, MESSAGES_STREAM, turns_between=pause_turns)
     session = SOURCE.session(0)
     patient = replace(session, turns=(replace(session.turns[0], leaves_after_s=1000.0), *session.turns[1:]))
     seen = record()
@@ -183,7 +169,7 @@ async def test_without_a_warden_there_is_no_decision(stub: StubEndpoint) -> None
     assert (seen.decision, seen.waited_s) == (None, None)
 
 
-def streaming(stub: StubEndpoint, pieces: list[bytes], *, cut: bool = False) -> None:
+def streaming(stub: StubEndpoint, pieces: Sequence[bytes], *, turns_between: int = 0, cut: bool = False) -> None:
     """Let the stub send these pieces, then end the answer, or cut the connection."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -192,6 +178,7 @@ def streaming(stub: StubEndpoint, pieces: list[bytes], *, cut: bool = False) -> 
         await response.prepare(request)
         for piece in pieces:
             await response.write(piece)
+            await turns(turns_between)
         if cut and request.transport is not None:
             request.transport.abort()
         return response
