@@ -12,6 +12,7 @@ All times are seconds on a monotonic clock that the caller passes in. With a sim
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
@@ -424,6 +425,10 @@ class Grounds(msgspec.Struct, frozen=True, gc=False):
     spill_threshold: int | None = None
     candidates: Sequence[CandidateScore] | None = None
     """The least loaded of those that were compared; None: nothing was, or no conversation's turn was decided."""
+
+
+OUR_OWN_LACK = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL))
+"""No connection for want of descriptors, memory or ports here: that says nothing about the engine."""
 
 
 class EngineEndpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ import msgspec
 import structlog
 
 from lmwarden.control.snapshots import Operation, OperationKind, OperationState, Step
-from lmwarden.engine.launch_state import EnginePhase, LaunchError, LaunchState
+from lmwarden.engine.launch_state import NEXT_START, EnginePhase, LaunchError, LaunchState
 from lmwarden.routing.contract import RouterContract
 from lmwarden.types import Clock, ReplicaId, ReplicaState, RouterView
 
@@ -340,7 +340,7 @@ def _serves(view: RouterView, engine: str) -> bool:
 
 def _why(engine: str, state: LaunchState) -> str:
     # This is said of one start, and stays: what the supervisor does next does not belong to it.
-    detail = state.detail.partition("; the next start is in ")[0].rstrip(".")
+    detail = state.detail.partition(NEXT_START)[0].rstrip(".")
     last_line = f"{state.last_lines[-1]:.300}" if state.last_lines else ""
     last = f" (last line: {last_line})" if last_line and last_line not in detail else ""
     return f"{engine} did not start: {detail}{last}"

@@ -23,15 +23,13 @@ import aiohttp
 import msgspec
 
 from lmwarden.engine.metrics import LARGE_PAGE_BYTES, MAX_PAGE_BYTES, EngineMetrics, MetricsError, NoFiguresError, parse
-from lmwarden.types import EngineEndpoint
+from lmwarden.types import OUR_OWN_LACK, EngineEndpoint
 
 RANK_HEADER = "X-data-parallel-rank"
 """Names the rank of a multi-rank vLLM that is to serve a request."""
 
 _NO_SUCH_PAGE = (404, 405, 501)
 """501 is llama.cpp's answer at ``/metrics`` where they are switched off."""
-_OUR_OWN_LACK = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL)
-"""Too many open files, no memory, no free port to ask from."""
 
 
 class EngineError(Exception):
@@ -251,7 +249,7 @@ class EngineClient:
         # Of a name with several addresses the errors come as one, without a number: one of them refused.
         if number == errno.ECONNREFUSED or (number is None and f"[Errno {errno.ECONNREFUSED}]" in str(error.os_error)):
             return EngineRefusedError(f"{self.url} does not accept connections (Connection refused)")
-        if number in _OUR_OWN_LACK:
+        if number in OUR_OWN_LACK:
             return EngineUnaskedError(f"{self.url} could not be asked from here ({os.strerror(number)})")
         return EngineSilentError(f"{self.url} cannot be reached ({reason})")
 

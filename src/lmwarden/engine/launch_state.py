@@ -7,6 +7,9 @@ from typing import Protocol
 
 import msgspec
 
+NEXT_START = "; the next start is in "
+"""Begins what a detail says of the time after the start that it is about."""
+
 
 class LaunchError(Exception):
     """An engine could not be started. ``str()`` is one plain sentence."""

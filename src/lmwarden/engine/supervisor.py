@@ -40,7 +40,7 @@ from lmwarden.config import LaunchConfig
 from lmwarden.engine import processes
 from lmwarden.engine.backoff import Backoff
 from lmwarden.engine.launch import HOST, LaunchPlan
-from lmwarden.engine.launch_state import Crash
+from lmwarden.engine.launch_state import NEXT_START, Crash
 from lmwarden.engine.launch_state import EnginePhase as EnginePhase
 from lmwarden.engine.launch_state import LaunchError as LaunchError
 from lmwarden.engine.launch_state import LaunchState as LaunchState
@@ -402,7 +402,7 @@ class Supervisor:
 
     def _back_off(self, pause_s: float, why: str) -> None:
         self._start_at = asyncio.get_running_loop().time() + pause_s
-        self._enter(EnginePhase.BACKING_OFF, f"{why}; the next start is in {pause_s:g} s" if pause_s else why)
+        self._enter(EnginePhase.BACKING_OFF, f"{why}{NEXT_START}{pause_s:g} s" if pause_s else why)
         log.warning("engine ended", engine=self.plan.engine, reason=why, next_start_s=pause_s)
 
     def _say_stuck(self) -> None:

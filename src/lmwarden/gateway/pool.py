@@ -11,7 +11,6 @@ whether anybody listens on its port.
 from __future__ import annotations
 
 import asyncio
-import errno
 import ssl
 from collections.abc import Coroutine
 from functools import partial
@@ -22,14 +21,10 @@ import msgspec
 from lmwarden.gateway.outbox import Outbox
 from lmwarden.gateway.settings import GatewaySettings
 from lmwarden.gateway.upstream import UpstreamConnection
-from lmwarden.types import EngineEndpoint
+from lmwarden.types import OUR_OWN_LACK, EngineEndpoint
 
 _MOST_PROBES = 4
 """Something that takes connections and closes them at once is no dying process."""
-
-
-_OUR_WANT = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
-"""We have no descriptor, memory or port left: that says nothing about the engine."""
 
 
 class PoolUser(Protocol):
@@ -182,7 +177,7 @@ class EnginePool:
                     lambda: UpstreamConnection(self), endpoint.host, endpoint.port, ssl=self._tls
                 )
         except (OSError, UnicodeError) as error:  # refused, unreachable, no such host or name, TLS failure, time-out
-            if isinstance(error, OSError) and error.errno in _OUR_WANT:
+            if isinstance(error, OSError) and error.errno in OUR_OWN_LACK:
                 user.cannot_connect()
             else:
                 user.connect_failed()
