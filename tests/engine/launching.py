@@ -67,6 +67,9 @@ class Roll:
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         role, _, pid = (await reader.readline()).decode().strip().partition(" ")
+        if not pid:  # ended before it said who it is: it called, but never called in
+            writer.close()
+            return
         info = read_process(int(pid))
         process = info.id if info is not None else ProcessId(int(pid), "gone")
         caller = Caller(role, process)
