@@ -1,7 +1,8 @@
 """Processes that write into a ledger until they are killed, one after the other, and say what is certainly written.
 
-Reads from its input the number to begin with, forks a writer and says its process id; says ``over`` when that was
-killed. Forked, because starting an interpreter twenty times takes longer than the test.
+Reads from its input the number to begin with and forks a writer, whose first word is its process id (its own word:
+the other process might say it after the first number); says ``over`` when that was killed. Forked, because starting
+an interpreter twenty times takes longer than the test.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ ROWS = 25
 
 def write(folder: Path, first: int) -> None:
     """Rows and homes numbered from ``first`` on; says the number that is next after each that is written."""
+    say(os.getpid())
     ledger = Ledger(folder, settings())
     ledger.start()
     for start in itertools.count(first, ROWS):
@@ -43,7 +45,6 @@ def main() -> None:
         writer = os.fork()
         if not writer:
             write(Path(sys.argv[1]), int(line))
-        say(writer)
         os.waitpid(writer, 0)
         say("over")
 
