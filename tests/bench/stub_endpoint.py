@@ -48,6 +48,10 @@ class StubEndpoint:
         self.resets = 0
         """How often the engine was asked to empty its caches."""
         self.can_reset = True
+        self.looks = 0
+        """How often the console was asked how the model stands."""
+        self.scrapes = 0
+        """How often the engine's metrics were read."""
         self.running: list[int | None] = [1, 0]
         self.engines = ["e0/0", "e0/1"]
         """What the console lists."""
@@ -123,6 +127,8 @@ class StubEndpoint:
             patch = await request.json()
             self.patches.append(patch)
             self.routing |= patch
+        else:
+            self.looks += 1
         replicas = [
             {"replica": name, "running": running} for name, running in zip(self.engines, self.running, strict=True)
         ]
@@ -133,6 +139,7 @@ class StubEndpoint:
         return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
 
     async def _metrics(self, request: web.Request) -> web.Response:
+        self.scrapes += 1
         asked = len(self.bodies)
         return web.Response(body=CACHE_PAGE % (100 * asked, 80 * asked), content_type="text/plain")
 

@@ -1,4 +1,8 @@
-"""Levels against a stub endpoint: closed loop, arms, interruption. No timing is asserted."""
+"""Levels against a stub endpoint: closed loop, arms, interruption.
+
+The modelled time stands still until a cell has had what a test wants to see in it, and is then over: however long the
+machine stands still, no window passes empty.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +28,8 @@ from lmwarden.bench.runner import RunOutcome, run_plan, stop_on_signals
 from lmwarden.bench.sessions import PromptReuse
 from lmwarden.bench.workload import load_workload
 
-SPEED = 50.0
+SPEED = 100.0
+"""By which sleeps are shorter than modelled."""
 SOURCES = Path(__file__).parents[2] / "src"
 
 
@@ -46,6 +50,48 @@ class Seen:
         self.results.append(result)
 
 
+class Time(Seen):
+    """The clock of a run, which what happened moves on.
+
+    Args:
+        steps: of each cell: seconds, and when they are over: ``enough(turns that ended in the cell)``.
+    """
+
+    def __init__(self, *steps: tuple[float, Callable[[int], bool]]) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self._steps = steps
+        self._left = iter(steps)
+
+    def started(self, label: str, number: int, total: int) -> None:
+        super().started(label, number, total)
+        self._left = iter(self._steps)
+        self._seconds, self._enough = next(self._left)
+
+    def moved(self, elapsed_s: float, seconds: float, answered: int) -> None:
+        if self._enough(answered):
+            self.now_s += self._seconds
+            self._seconds, self._enough = next(self._left, (0.0, self._enough))
+
+
+def at_once() -> Time:
+    """Cells that are over when they have begun."""
+    return Time((10.0, lambda _: True))
+
+
+class Played(Time):
+    """Cells in which some turns were answered and *busy* was read."""
+
+    def __init__(self, stub: StubEndpoint) -> None:
+        super().__init__((10.0, lambda answered: answered >= 20 and stub.looks >= self._looks))
+        self._stub = stub
+        self._looks = 0
+
+    def started(self, label: str, number: int, total: int) -> None:
+        super().started(label, number, total)
+        self._looks = self._stub.looks + 3  # one before the window, and at the third the second has been counted
+
+
 @pytest.fixture
 async def stub() -> AsyncIterator[StubEndpoint]:
     async with serving(StubEndpoint()) as endpoint:
@@ -60,7 +106,7 @@ def plan(stub: StubEndpoint, **changes: object) -> Plan:
         levels=[2],
         arms=["off", "on"],
         seconds=10.0,
-        clock=lambda: time.monotonic() * SPEED,
+        clock=lambda: 0.0,
         speed=SPEED,
         rest_s=0.0,
         console_url=stub.url,
@@ -69,9 +115,13 @@ def plan(stub: StubEndpoint, **changes: object) -> Plan:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
+async def run(time: Time, stub: StubEndpoint, **changes: object) -> RunOutcome:
+    return await run_plan(plan(stub, clock=lambda: time.now_s, **changes), time, asyncio.Event())
+
+
 async def test_a_run_measures_each_arm_and_sets_the_routing_back(stub: StubEndpoint) -> None:
-    seen = Seen()
-    outcome = await run_plan(plan(stub), seen, asyncio.Event())
+    seen = Played(stub)
+    outcome = await run(seen, stub)
     assert [cell for cell, _, _ in seen.cells] == ["2 sessions, off", "2 sessions, on"]
     assert outcome.levels == seen.results
     off, on = outcome.levels
@@ -101,7 +151,7 @@ async def test_the_loop_is_closed_and_sessions_follow_each_other(stub: StubEndpo
             open_now -= 1
 
     stub.answer = count
-    outcome = await run_plan(plan(stub, arms=["on"]), Seen(), asyncio.Event())
+    outcome = await run(Played(stub), stub, arms=["on"])
     assert most <= 2
     turns: dict[str, int] = {}
     for head in stub.headers:
@@ -120,18 +170,20 @@ async def test_requests_that_were_never_served_count_at_their_wait(stub: StubEnd
         raise AssertionError
 
     stub.answer = silent
-    row = (await run_plan(plan(stub, arms=["on"]), Seen(), asyncio.Event())).levels[0]
+    row = (await run(Time((10.0, lambda _: len(stub.bodies) == 2)), stub, arms=["on"])).levels[0]
     assert (row.requests, row.unserved, row.failed) == (2, 2, 0)
     assert row.ttfb_s.p50 is None
-    assert row.ttfb_s.p95_with_waiting is not None and 0 < row.ttfb_s.p95_with_waiting <= 10
+    assert row.ttfb_s.p95_with_waiting == 10
 
 
-async def test_failures_are_counted_and_the_first_is_named(stub: StubEndpoint) -> None:
+async def test_failures_are_counted_and_the_first_is_named(stub: StubEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmwarden.bench.player._PAUSE_AFTER_FAILURE_S", 1e9)
+
     async def refuse(request: web.Request) -> web.StreamResponse:
         return web.Response(status=529)
 
     stub.answer = refuse
-    outcome = await run_plan(plan(stub, arms=["as-is"], console_url=None), Seen(), asyncio.Event())
+    outcome = await run(Time((10.0, lambda ended: ended == 2)), stub, arms=["as-is"], console_url=None)
     assert outcome.first_error == "status 529"
     assert outcome.levels[0].failed == outcome.levels[0].requests == 2
     assert stub.patches == []
@@ -140,15 +192,16 @@ async def test_failures_are_counted_and_the_first_is_named(stub: StubEndpoint) -
 async def test_an_interrupted_run_keeps_what_was_measured_and_sets_back(stub: StubEndpoint) -> None:
     stop = asyncio.Event()
 
-    class StopInSecondCell(Seen):
+    class StopInSecondCell(Time):
         def moved(self, elapsed_s: float, seconds: float, answered: int) -> None:
-            if len(self.cells) == 2 and elapsed_s > 25:
+            super().moved(elapsed_s, seconds, answered)
+            if len(self.cells) == 2:
                 stop.set()
 
-    outcome = await run_plan(plan(stub, seconds=50.0), StopInSecondCell(), stop)
+    time = StopInSecondCell((30.0, lambda _: True), (30.0, lambda _: True))
+    outcome = await run_plan(plan(stub, clock=lambda: time.now_s, seconds=50.0), time, stop)
     assert outcome.interrupted
-    assert [row.arm for row in outcome.levels] == ["off", "on"]
-    assert 20 < outcome.levels[1].seconds < 50
+    assert [(row.arm, row.seconds) for row in outcome.levels] == [("off", 50), ("on", 30)]
     assert stub.patches[-1] == {"affinity": True, "placement": "hash", "admission": "auto"}
 
 
@@ -244,15 +297,22 @@ async def test_cancelling_a_run_sets_the_routing_back(stub: StubEndpoint) -> Non
 
 
 async def test_warm_up_is_not_measured(stub: StubEndpoint) -> None:
-    outcome = await run_plan(plan(stub, arms=["on"], warmup_s=10.0), Seen(), asyncio.Event())
-    row = outcome.levels[0]
+    before: list[int] = []
+
+    def counted_and_played_on(answered: int) -> bool:
+        if not before and stub.scrapes > 2:  # one to see that it answers, one before the cell, one before the window
+            before.append(answered)
+        return bool(before) and answered > before[0] + 2
+
+    time = Time((10.0, lambda answered: answered > 4), (10.0, counted_and_played_on))
+    row = (await run(time, stub, arms=["on"], warmup_s=10.0)).levels[0]
     assert row.seconds == 10
-    assert row.requests < len(stub.bodies)
+    assert 0 < row.requests < len(stub.bodies)
     assert row.prefix_hit_ratio_engine == 0.8
 
 
 async def test_chat_sessions_are_played_too(stub: StubEndpoint) -> None:
-    outcome = await run_plan(plan(stub, arms=["on"], api=Api.CHAT), Seen(), asyncio.Event())
+    outcome = await run(Played(stub), stub, arms=["on"], api=Api.CHAT)
     assert outcome.levels[0].prefix_hit_ratio == 0.9
 
 
@@ -270,16 +330,16 @@ async def test_caches_are_emptied_before_each_cell_where_that_is_possible(
     stub: StubEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lmwarden.bench.cell._EMPTY_TRIES", 3)
-    outcome = await run_plan(plan(stub), Seen(), asyncio.Event())
+    outcome = await run(at_once(), stub)
     assert stub.resets == 2
     assert [row.caches_emptied for row in outcome.levels] == [True, True]
     stub.can_reset = False
-    outcome = await run_plan(plan(stub, arms=["on"]), Seen(), asyncio.Event())
+    outcome = await run(at_once(), stub, arms=["on"])
     assert outcome.levels[0].caches_emptied is False
 
 
 async def test_warm_caches_are_left_alone(stub: StubEndpoint) -> None:
-    outcome = await run_plan(plan(stub, arms=["on"], caches=Caches.WARM), Seen(), asyncio.Event())
+    outcome = await run(at_once(), stub, arms=["on"], caches=Caches.WARM)
     assert stub.resets == 0
     assert outcome.levels[0].caches_emptied is None
 
@@ -300,7 +360,8 @@ async def test_the_open_loop_starts_sessions_whether_or_not_earlier_ones_ended(s
 
     stub.answer = silent
     rate = 3600  # one a second of the model: about ten in this window
-    outcome = await run_plan(plan(stub, arms=["on"], levels=[rate], open_loop=True), Seen(), asyncio.Event())
+    time = Time((10.0, lambda _: len(stub.bodies) > 2))
+    outcome = await run(time, stub, arms=["on"], levels=[rate], open_loop=True)
     row = outcome.levels[0]
     assert (row.sessions, row.loop, row.open_at_start) == (rate, "open", 0)
     assert row.open_at_end is not None and row.open_at_end >= row.requests == row.unserved
@@ -313,13 +374,14 @@ async def test_what_was_measured_is_handed_over_after_each_cell(stub: StubEndpoi
     def keep(outcome: RunOutcome) -> None:
         kept.append(len(outcome.levels))
 
-    outcome = await run_plan(plan(stub), Seen(), asyncio.Event(), on_result=keep)
+    time = at_once()
+    outcome = await run_plan(plan(stub, clock=lambda: time.now_s), time, asyncio.Event(), on_result=keep)
     assert kept == [1, 2]
     assert outcome.replicas == 2
 
 
 async def test_engine_and_client_counters_stand_beside_each_other(stub: StubEndpoint) -> None:
-    row = (await run_plan(plan(stub, arms=["on"]), Seen(), asyncio.Event())).levels[0]
+    row = (await run(Played(stub), stub, arms=["on"])).levels[0]
     assert row.client is not None and row.engine is not None
     assert row.client.requests * 41 == row.client.output_tokens
     assert row.engine.prefix_queries_tokens == 100 * len(stub.bodies)
@@ -333,14 +395,14 @@ async def test_a_warden_rests_between_two_cells_and_not_after_the_last(stub: Stu
     """The rest never ends by itself here; stopping ends it, and the second cell is never begun."""
     stop = asyncio.Event()
 
-    class StopAfterFirst(Seen):
+    class StopAfterFirst(Time):
         def finished(self, result: LevelResult | None) -> None:
             super().finished(result)
             asyncio.get_running_loop().call_later(0.2, stop.set)
 
-    seen = StopAfterFirst()
-    outcome = await run_plan(plan(stub, rest_s=1e9), seen, stop)
+    seen = StopAfterFirst((10.0, lambda _: True))
+    outcome = await run_plan(plan(stub, clock=lambda: seen.now_s, rest_s=1e9), seen, stop)
     assert len(seen.cells) == 1 and outcome.interrupted
     async with asyncio.timeout(PATIENCE_S):
-        await run_plan(plan(stub, rest_s=1e9, arms=["on"]), Seen(), asyncio.Event())
-        await run_plan(plan(stub, rest_s=1e9, arms=["as-is"], levels=[1, 2], console_url=None), Seen(), asyncio.Event())
+        await run(at_once(), stub, rest_s=1e9, arms=["on"])
+        await run(at_once(), stub, rest_s=1e9, arms=["as-is"], levels=[1, 2], console_url=None)
