@@ -43,5 +43,6 @@ export default defineConfig({
     },
   },
   plugins: [weight()],
-  test: { include: ["tests/**/*.test.ts"], setupFiles: ["tests/setup.ts"] },
+  // No test is about how long it takes; a busy machine is no fault.
+  test: { include: ["tests/**/*.test.ts"], setupFiles: ["tests/setup.ts"], testTimeout: 60_000, hookTimeout: 60_000 },
 });

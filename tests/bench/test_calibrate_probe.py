@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
 from tests.bench.stub_endpoint import StubEndpoint
 from tests.bench.stub_endpoint import serving as stub_serving
+from tests.waiting import PATIENCE_S
 
 from lmwarden.bench import calibrate_probe
 from lmwarden.bench.calibrate import PromptTime, StepTime
@@ -26,12 +28,30 @@ from lmwarden.simulation.options import SimulatedEngineOptions
 from lmwarden.simulation.server import serving
 
 SPEED = 2.0
-"""Slow enough that answers asked for together overlap on a busy machine too."""
 OPTIONS = SimulatedEngineOptions(replicas=2, speed=SPEED, model="m")
 
 
+class PatientProbe(HttpProbe):
+    """Asks again where the answers did not overlap, because the machine stood still while they were generated."""
+
+    asked = 0
+    """For answers."""
+
+    async def answers(self, count: int, prompt_tokens: int, answer_tokens: int) -> StepTime:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                self.asked += count
+                try:
+                    return await super().answers(count, prompt_tokens, answer_tokens)
+                except NotAtOnceError:
+                    continue
+
+
 async def test_prompts_and_answers_are_timed_in_the_clock_s_seconds() -> None:
-    async with serving(OPTIONS) as url, HttpProbe(url, "m", key=None, clock=lambda: time.monotonic() * SPEED) as probe:
+    async with (
+        serving(OPTIONS) as url,
+        PatientProbe(url, "m", key=None, clock=lambda: time.monotonic() * SPEED) as probe,
+    ):
         timing = await probe.prompt(1000)
         assert timing.prompt_tokens == pytest.approx(1000, abs=5)
         assert timing.seconds > 0
@@ -50,11 +70,14 @@ async def test_prompts_have_the_wanted_size_by_the_endpoint_s_own_tokenizer(monk
 
 
 async def test_answers_at_once_share_one_replica_and_prompts_are_never_cached() -> None:
-    async with serving(OPTIONS) as url, HttpProbe(url, "m", key=None, clock=time.monotonic) as probe:
-        for _ in range(2):
-            await probe.answers(2, 500, 96)
+    async with serving(OPTIONS) as url:
+        probe = PatientProbe(url, "m", key=None, clock=time.monotonic)
+        async with probe:
+            for _ in range(2):
+                await probe.answers(2, 500, 96)
         page = await _metrics(url)
-        assert 'vllm:request_success_total{engine="0",finished_reason="length",model_name="m"} 4' in page
+        counter = 'vllm:request_success_total{engine="0",finished_reason="length",model_name="m"}'
+        assert f"{counter} {probe.asked}" in page
         assert 'vllm:prefix_cache_hits_total{engine="0",model_name="m"} 0' in page
 
 
@@ -62,7 +85,7 @@ async def test_all_timings_that_fit_into_the_context_are_taken(monkeypatch: pyte
     monkeypatch.setattr(calibrate_probe, "PROMPT_TOKENS", (64, 300, 5000))
     monkeypatch.setattr(calibrate_probe, "ANSWERS", ((1, 64), (2, 200), (1, 3000)))
     said: list[str] = []
-    async with serving(OPTIONS) as url, HttpProbe(url, "m", key=None, clock=time.monotonic) as probe:
+    async with serving(OPTIONS) as url, PatientProbe(url, "m", key=None, clock=time.monotonic) as probe:
         prompts, steps = await measure(probe, 1000, None, said.append)
     assert [timing.prompt_tokens for timing in prompts] == pytest.approx([64, 300], abs=15)
     assert [step.answers for step in steps] == [1, 2]

@@ -86,7 +86,7 @@ async def open_house(
         servers = [ScriptedEngine(f"e{number}", ranks=ranks) for number in range(engines)]
         for server in servers:
             await server.start()
-            stack.push_async_callback(server.kill)
+            stack.push_async_callback(server.close)
         data_dir = folder / "warden"
         data_dir.mkdir()
         key = None

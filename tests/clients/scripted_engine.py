@@ -23,6 +23,7 @@ from typing import Any
 from aiohttp import web
 from tests.clients.answers import Counts, Failure, Reply, error_body, events, whole_body
 
+from lmwarden.engine.port_hold import PortHold
 from lmwarden.simulation.prompts import anthropic_prompt, chat_prompt, responses_prompt
 from lmwarden.simulation.tokens import chain_hashes
 
@@ -127,6 +128,8 @@ class ScriptedEngine:
         self._running = [0] * ranks
         self._turn = cycle(range(ranks))
         self._started = time.time()
+        self._hold: PortHold | None = None
+        """Nobody else gets the port while it does not listen."""
         self._runner: web.AppRunner | None = None
         self._transports: set[asyncio.BaseTransport] = set()
 
@@ -145,10 +148,20 @@ class ScriptedEngine:
         app.router.add_get("/health", self._health)
         app.router.add_get("/version", self._version)
         app.router.add_get("/metrics", self._metrics)
+        if self._hold is None:
+            self._hold = PortHold()
+            self.port = self._hold.port
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
-        self.port = self._runner.addresses[0][1]
+
+    async def close(self) -> None:
+        """End for good."""
+        try:
+            await self.kill()
+        finally:
+            if self._hold is not None:
+                self._hold.close()
 
     async def kill(self) -> None:
         """As ``kill -9``: every connection is reset, nobody listens any more, what was cached is lost."""

@@ -11,6 +11,7 @@ from tests.console.made_up import CHAT, MESSAGES, engine, model, pin, process, r
 from tests.console.made_up import room as waiting_room
 from tests.console.scene import Console
 from tests.ledger.samples import LIMIT_S, record
+from tests.waiting import PATIENCE_S
 
 from lmwarden.console import overview
 from lmwarden.console.overview import CachedShares, LiveMessage, ModelState, live_message
@@ -168,6 +169,7 @@ async def test_the_cached_share_is_read_now_and_then(monkeypatch: pytest.MonkeyP
             raise LedgerError("the disk is full")
         return 0.5
 
+    monkeypatch.setattr(overview, "SHARE_KEPT_S", PATIENCE_S)
     shares = CachedShares(ask)
     assert shares.get("m") is None
     await shares.refresh(["m"])

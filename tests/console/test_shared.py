@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
 from starlette.applications import Starlette
@@ -12,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Scope
+from tests.access.clock import Now
 
 from lmwarden.console import shared
-from lmwarden.console.shared import SharedAnswers
+from lmwarden.console.shared import KEPT_S, SharedAnswers
 
 
 class Handler:
@@ -51,6 +53,14 @@ async def ask(app: Starlette, query: str) -> tuple[int, str]:
     return sent[0]["status"], sent[1]["body"].decode()
 
 
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> Now:
+    """The clock of what is kept."""
+    made = Now()
+    monkeypatch.setattr(shared, "time", SimpleNamespace(monotonic=made))
+    return made
+
+
 @pytest.fixture
 async def handler() -> Handler:
     return Handler()
@@ -74,26 +84,23 @@ async def test_all_who_ask_at_once_share_one_answer(app: Starlette, handler: Han
     assert sorted(handler.asked) == ["a", "b"]
 
 
-async def test_an_answer_is_kept_for_a_second(
-    app: Starlette, handler: Handler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_is_kept_for_a_second(app: Starlette, handler: Handler, now: Now) -> None:
     await ask(app, "a")
+    now.s += KEPT_S - 0.01
     await ask(app, "a")
     assert handler.asked == ["a"]
-    monkeypatch.setattr(shared, "KEPT_S", 0.0)
+    now.s += 0.02
     await ask(app, "a")
     assert handler.asked == ["a", "a"]
 
 
-async def test_an_answer_that_takes_longer_is_waited_for_by_all(
-    app: Starlette, handler: Handler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shared, "KEPT_S", 0.0)
+async def test_an_answer_that_takes_longer_is_waited_for_by_all(app: Starlette, handler: Handler, now: Now) -> None:
     handler.may_answer.clear()
     asking = []
     for _ in range(3):
         asking.append(asyncio.ensure_future(ask(app, "a")))
         await asyncio.sleep(0)
+        now.s += KEPT_S
     handler.may_answer.set()
     assert await asyncio.gather(*asking) == [(200, "a")] * 3
     assert handler.asked == ["a"]

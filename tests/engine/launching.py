@@ -189,9 +189,12 @@ class Launched:
                 continue
 
     async def is_cared_for(self) -> None:
-        """Wait until it has looked after its engine once more."""
+        """Wait until it has looked after its engine once more, from the beginning of a look on."""
+        while not self.supervisor.cared.empty():
+            self.supervisor.cared.get_nowait()
         async with asyncio.timeout(PATIENCE_S):
-            await self.supervisor.cared.get()
+            for _ in range(2):  # the look that is under way may have begun before
+                await self.supervisor.cared.get()
 
     async def ends(self) -> None:
         """Wait until it tells an end."""
@@ -207,7 +210,8 @@ class Launched:
     async def drop(self) -> None:
         """Vanish as a killed warden does: nothing is ended, nothing is written."""
         if self._task is not None:
-            self._task.cancel()
+            async with self.supervisor._lock:  # a process calls in before it is written down; threads survive a cancel
+                self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self.supervisor.leave()
 

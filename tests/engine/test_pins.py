@@ -18,8 +18,8 @@ from lmwarden.engine.metrics import RankMetrics
 from lmwarden.engine.pins import Evidence, PinReport, PinTest, PinTimes, judge, repeats, untested
 from lmwarden.types import PinVerdict
 
-QUICK = PinTimes(request_s=5.0, patience_s=0.02, poll_s=0.001, busy_s=0.0, again_s=(0.001,))
-ONCE = PinTimes(request_s=5.0, patience_s=0.02, poll_s=0.001, busy_s=0.0, again_s=(3600.0,))
+QUICK = PinTimes(request_s=PATIENCE_S, patience_s=0.02, poll_s=0.001, busy_s=0.0, again_s=(0.001,))
+ONCE = PinTimes(request_s=PATIENCE_S, patience_s=0.02, poll_s=0.001, busy_s=0.0, again_s=(3600.0,))
 
 
 def ranks(tokens: Sequence[int | None], marks: Sequence[int | None]) -> list[RankMetrics]:

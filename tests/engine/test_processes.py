@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 from lmwarden.engine.launch import MARK
 from lmwarden.engine.processes import (
@@ -43,9 +43,6 @@ class Children:
 
     def start(self, *words: str, **env: str) -> ProcessId:
         self.ids.append(spawn(words, {MARK: self.mark, "PATH": os.environ["PATH"], **env}, self._output))
-        # The kernel lets us go on a moment before it shows the new program's environment.
-        while alive(self.ids[-1]) and mark_of(self.ids[-1].pid) is None:
-            os.sched_yield()
         return self.ids[-1]
 
     def sleep(self) -> ProcessId:
@@ -115,6 +112,32 @@ def test_signals_have_their_meaning_back_in_the_child(children: Children) -> Non
     status = Path(f"/proc/{process.pid}/status").read_text()
     ignored = next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
     assert not int(ignored, 16) & (1 << (signal.SIGPIPE - 1))
+
+
+def test_a_mark_is_seen_from_the_first_moment_on(children: Children) -> None:
+    """The kernel lets the parent go on a moment before it shows the new program's environment."""
+    for _ in range(50):
+        assert mark_of(children.sleep().pid) == children.mark
+
+
+FIRST_THREAD_ENDS = (
+    "import ctypes, threading\n"
+    "forever = threading.Thread(target=threading.Event().wait)\n"
+    "forever.start()\n"
+    "ctypes.CDLL(None).pthread_exit(None)\n"
+)
+
+
+async def test_a_process_whose_first_thread_has_ended_lives(children: Children) -> None:
+    """It is shown as a zombie, but cannot be reaped, and has everything that it had."""
+    process = children.start(sys.executable, "-S", "-c", FIRST_THREAD_ENDS)
+    await until(lambda: b") Z " in Path(f"/proc/{process.pid}/stat").read_bytes())
+    assert alive(process)
+    assert family(process, children.mark) == [process]
+    assert (
+        await end_family(lambda: family(process, children.mark), term_grace_s=PATIENCE_S, kill_grace_s=PATIENCE_S) == []
+    )
+    assert reap(process) == -signal.SIGTERM
 
 
 def test_marks(children: Children) -> None:

@@ -102,7 +102,7 @@ class Scene:
         chosen = watch_settings(**settings)
         endpoint = self.engine.endpoint(ranks)
         endpoint = msgspec.structs.replace(endpoint, host=self.host or endpoint.host)
-        client = EngineClient(endpoint, self.session, chosen.probe_timeout_s)
+        client = EngineClient(endpoint, self.session, PATIENCE_S)
         self.watch = EngineWatch(
             endpoint,
             client,

@@ -10,7 +10,7 @@ from typing import Any
 
 import uvloop
 from hypothesis import settings
-from tests.gateway.conftest import Client, Keys, Response, Rows, post
+from tests.gateway.conftest import USUAL_LIMITS, Client, Keys, Response, Rows, post
 from tests.stub_engine import CHAT, MESSAGE, STREAM_HEAD, Act, Peer, Seen, StubEngine, chunk, stream, whole
 from tests.waiting import until
 
@@ -149,11 +149,11 @@ class House:
     async def at_rest(self) -> None:
         """Nothing is open any more, and the books balance."""
 
-        def open_now() -> int:
-            return len(self.gateway.exchanges) + sum(self.view(model).in_flight for model in self.routers)
+        def open_now() -> tuple[int, int]:
+            in_flight = sum(self.view(model).in_flight for model in self.routers)
+            return len(self.gateway.exchanges) + in_flight, self.gateway.budget.held_bytes
 
-        await until(lambda: not open_now(), lambda: f"{open_now()} in flight at rest")
-        assert self.gateway.budget.held_bytes == 0
+        await until(lambda: not any(open_now()), lambda: f"in flight and held at rest: {open_now()}")
         for model in self.routers:
             view = self.view(model)
             assert all(replica.in_flight == 0 for replica in view.replicas)
@@ -203,7 +203,7 @@ async def house(
                 )
             )
         rows = Rows()
-        gateway = Gateway(served, Keys(True), rows, GatewaySettings(**limits))
+        gateway = Gateway(served, Keys(True), rows, GatewaySettings(**(USUAL_LIMITS | limits)))
         await gateway.start("127.0.0.1", 0)
         for model, ranks in models.items():
             bring_up(routers[model], ranks, gateway)

@@ -48,6 +48,8 @@ from lmwarden.types import (
 
 KEY = b"sk-test"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: g\r\n\r\n"
+USUAL_LIMITS = {"linger_s": PATIENCE_S}
+"""A test that sends on after its answer does so however slow its machine is."""
 
 
 def pytest_asyncio_loop_factories(
@@ -438,7 +440,8 @@ def make_scene() -> SceneMaker:
                 aliases=aliases,
                 max_model_len=4096,
             )
-            gateway = Gateway([served], Keys(required), rows, GatewaySettings(**settings), prefixes=prefixes)
+            limits = GatewaySettings(**(USUAL_LIMITS | settings))
+            gateway = Gateway([served], Keys(required), rows, limits, prefixes=prefixes)
             await gateway.start("127.0.0.1", 0, ssl=tls)
             scene = Scene(gateway, stubs, router, rows)
             try:

@@ -361,12 +361,14 @@ async def test_the_gateway_stops_while_bodies_are_decoded(make_scene: SceneMaker
         assert scene.gateway.budget.held_bytes == 0
 
 
-async def test_draining_waits_for_what_is_decoded_and_refuses_it(make_scene: SceneMaker) -> None:
+async def test_draining_waits_for_what_is_decoded_and_refuses_it(make_scene: SceneMaker, held_workers: None) -> None:
     async with make_scene() as scene:
         client = await scene.connect()
-        await client.send(coded("/v1/messages", "br", body_of(4_000_000)))
+        await client.send(coded("/v1/messages", "br", body_of(100)))
         await until(lambda: waiting(scene))
-        stopping = asyncio.create_task(scene.gateway.stop(10))
+        stopping = asyncio.create_task(scene.gateway.stop(600))
+        await until(lambda: scene.gateway.draining)
+        scene.gateway._decoding.free.release()
         response = await client.response()
         assert (response.status, response.header("Connection")) == (503, "close")
         await stopping

@@ -85,7 +85,7 @@ async def test_a_trickle_is_a_standstill(make_scene: SceneMaker, path: str, fram
 
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_slow_body_that_makes_progress_arrives(make_scene: SceneMaker, chunked: bool) -> None:
-    async with make_scene(body_stall_s=0.1, body_progress_bytes=100, sweep_s=0.01) as scene:
+    async with make_scene(body_stall_s=0.4, body_progress_bytes=100, sweep_s=0.02) as scene:
         scene.engine.default = whole(b"{}")
         body = b'{"model":"m","pad":"%b"}' % (b"x" * 4000)
         text = post("/v1/embeddings", body)

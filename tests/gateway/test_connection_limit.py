@@ -167,7 +167,7 @@ async def test_far_too_many_are_closed_unheard(make_scene: SceneMaker, monkeypat
 
 
 async def test_a_surplus_connection_that_says_nothing_is_closed_soon(make_scene: SceneMaker) -> None:
-    async with make_scene(max_connections=1, linger_s=0.1, sweep_s=0.02) as scene:
+    async with make_scene(max_connections=1, linger_s=0.2, sweep_s=0.02) as scene:
         await connected(scene, 1)
         silent = await scene.connect()
         assert await silent.rest() == b""
@@ -180,7 +180,7 @@ async def test_a_surplus_connection_that_says_nothing_is_closed_soon(make_scene:
 
 
 async def test_a_connection_must_begin_its_first_request_in_time(make_scene: SceneMaker) -> None:
-    async with make_scene(head_s=0.1, sweep_s=0.02) as scene:
+    async with make_scene(head_s=0.2, sweep_s=0.02) as scene:
         (used,) = await connected(scene, 1)
         silent = await scene.connect()
         assert await silent.rest() == b""

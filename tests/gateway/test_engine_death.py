@@ -116,7 +116,7 @@ async def test_a_port_that_closes_all_that_it_takes_is_tried_a_few_times_only(ma
         taken += 1
         writer.close()
 
-    async with listening(take) as proxy, make_scene(ports=[proxy.port], **SOON) as scene:
+    async with listening(take) as proxy, make_scene(ports=[proxy.port], verdict_s=0.4, sweep_s=0.02) as scene:
         assert (await scene.ask(ASK)).status == 502
         assert 1 < taken < 8
 

@@ -230,14 +230,15 @@ async def test_silence_is_504_at_its_limit_and_never_sent_again(make_scene: Scen
         response = await scene.ask(post("/v1/messages", STREAM))
         assert response.status == 504
         assert response.json()["error"]["type"] == "timeout_error"
-        await asyncio.wait_for(scene.engine.seen[0].dropped.wait(), PATIENCE_S)
+        (seen,) = await scene.engine.requests(1)
+        await asyncio.wait_for(seen.dropped.wait(), PATIENCE_S)
         assert scene.engines[1].seen == []
         await scene.at_rest()
         assert scene.rows[0].outcome is Outcome.TIMEOUT
 
 
 async def test_silence_inside_an_answer_cuts_it(make_scene: SceneMaker) -> None:
-    async with make_scene(stream_silence_s=0.1, sweep_s=0.02) as scene:
+    async with make_scene(stream_silence_s=0.4, sweep_s=0.02) as scene:
         scene.engine.script.append(silence(STREAM_HEAD + chunk(EVENTS[0])))
         response = await scene.ask(post("/v1/chat/completions", STREAM))
         assert response.status == 200

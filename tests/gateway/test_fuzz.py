@@ -102,30 +102,33 @@ async def scenario(sent: list[bytes], answer: list[bytes] | None, ending: str, l
         )
         gateway = Gateway([served], Keys(True), rows, limits)
         await gateway.start("127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         try:
-            for piece in sent:
-                writer.write(piece)
-                await asyncio.sleep(0)
-            if not leave:
-                while await asyncio.wait_for(reader.read(65536), PATIENCE_S):
-                    pass
-        except ConnectionError:
-            pass
-        writer.close()
+            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            try:
+                for piece in sent:
+                    writer.write(piece)
+                    await asyncio.sleep(0)
+                if not leave:
+                    while await asyncio.wait_for(reader.read(65536), PATIENCE_S):
+                        pass
+            except ConnectionError:
+                pass
+            writer.close()
 
-        def held() -> tuple[object, ...]:
-            return router.open, gateway.exchanges, gateway.budget.held_bytes, gateway.connections
+            def held() -> tuple[object, ...]:
+                return router.open, gateway.exchanges, gateway.budget.held_bytes, gateway.connections
 
-        await until(lambda: not any(held()), lambda: f"held: {held()}")
-        assert len(router.offered) == len(router.ends) == len(rows)
+            await until(lambda: not any(held()), lambda: f"held: {held()}")
+            assert len(router.offered) == len(router.ends) == len(rows)
 
-        engine.default = whole(CHAT)
-        client = Client(*await asyncio.open_connection("127.0.0.1", gateway.port))
-        await client.send(GOOD)
-        assert (await client.response()).status == 200
-        await client.closed()
-        await gateway.stop(0)
+            engine.default = whole(CHAT)
+            gateway.settings = GatewaySettings()  # to be served takes the time that it takes
+            client = Client(*await asyncio.open_connection("127.0.0.1", gateway.port))
+            await client.send(GOOD)
+            assert (await client.response()).status == 200
+            await client.closed()
+        finally:
+            await gateway.stop(0)
     assert faults == []
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
 
 import pytest
 from tests.gateway.conftest import SceneMaker, chat, post
@@ -72,11 +74,10 @@ async def test_an_engine_that_speaks_unasked_is_dropped(make_scene: SceneMaker) 
 
 
 async def test_connecting_has_a_limit(make_scene: SceneMaker) -> None:
-    async with make_scene(connect_s=0.1) as scene:
-        # 192.0.2.0/24 is reserved for documentation: nobody answers there, or the network refuses at once.
-        pool = next(iter(scene.gateway._services["m"].pools.values()))
-        pool.endpoint = type(pool.endpoint)(engine="e0", host="192.0.2.1", port=9, model="m")
-        assert (await scene.ask(ASK)).status == 503
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.create_connection(full.getsockname()):
+        assert select.select([full], [], [], PATIENCE_S)[0]  # one waits to be taken: whoever comes now is not answered
+        async with make_scene(ports=[full.getsockname()[1]], connect_s=0.1) as scene:
+            assert (await scene.ask(ASK)).status == 503
 
 
 async def test_a_head_in_pieces(make_scene: SceneMaker) -> None:

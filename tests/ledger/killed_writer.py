@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.ledger.samples import LIMIT_S, changed, home, record, settings
 
+from lmwarden.ledger import ledger as module
 from lmwarden.ledger.ledger import Ledger
 
 ROWS = 25
@@ -24,6 +25,7 @@ ROWS = 25
 def write(folder: Path, first: int) -> None:
     """Rows and homes numbered from ``first`` on; says the number that is next after each that is written."""
     say(os.getpid())
+    module._PAUSE_S = 3600.0  # homes wake the ledger, and nothing else does: no row is written before its home is there
     ledger = Ledger(folder, settings())
     ledger.start()
     for start in itertools.count(first, ROWS):

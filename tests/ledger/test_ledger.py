@@ -467,8 +467,8 @@ class TestWhatNoDiskWouldTake:
         ledger.stop()
 
     def test_what_it_says_has_nothing_of_the_row(self, ledger: Ledger) -> None:
-        ledger.record(record(key_name="typed-by-somebody\ud800"))
         with structlog.testing.capture_logs() as said:
+            ledger.record(record(key_name="typed-by-somebody\ud800"))
             assert ledger.flush(LIMIT_S)
         (line,) = said
         assert (line["rows"], line["reason"]) == (1, "UnicodeEncodeError")

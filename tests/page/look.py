@@ -8,6 +8,7 @@ So tests wait for what they expect: by ``expect``, ``shows`` or ``until_seen``, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from re import Pattern
 from typing import TYPE_CHECKING, TypeVar
@@ -27,9 +28,30 @@ def go(page: Page, address: str) -> None:
     page.evaluate("(hash) => { location.hash = hash }", address)
 
 
+def wait_until_live(page: Page) -> None:
+    """The stream is open, and the first figures have come: a page without any has nothing to show, nor to call old."""
+    page.wait_for_selector(".live.ok")
+    page.wait_for_selector(".model-card")
+
+
 def has_address(page: Page, address: str) -> None:
     """What stands behind the path comes to be this."""
     page.wait_for_function("(hash) => location.hash === hash", arg=address)
+
+
+def answered(page: Page) -> AbstractContextManager[object]:
+    """Changes of what is set, which the block asks for, have come about when it ends. One to a block."""
+    return page.expect_response(lambda response: response.request.method == "PATCH")
+
+
+def until_told_anew(page: Page) -> None:
+    """The stream tells of the last change: a message that was made before it may come after its answer."""
+    third = """() => new Promise((told) => {
+        const stream = new EventSource('api/events');
+        let messages = 0;
+        stream.addEventListener('snapshot', () => ++messages === 3 && (stream.close(), told(true)));
+    })"""
+    page.wait_for_function(third)
 
 
 def expect(found: Locator) -> LocatorAssertions:

@@ -19,8 +19,6 @@ Json = dict[str, Any]
 
 CLIENTS = ("claude-code", "claude-code", "claude-code", "codex", "opencode", "openai", "curl")
 KV_TOKENS = 280_000
-RESTART_S = 1.0
-"""Of one engine in a rolling restart: one snapshot sees it, and a test need not wait."""
 
 
 def key_of(*words: object) -> str:
@@ -65,6 +63,8 @@ class World(History):
         self.drained: set[str] = set()
         self.operation: Json | None = None
         self.operation_began = 0.0
+        self.restart_s = 1.0
+        """Of one engine in a rolling restart."""
         self.keys: list[Json] = [_key("alice-laptop", 86_400 * 9, 214), _key("ci", 86_400 * 3, 1890, ["qwen3-4b"])]
         self.extra_requests: list[Json] = []
         self.frozen_at: float | None = None
@@ -265,7 +265,7 @@ class World(History):
         return routing
 
     def begin_rolling_restart(self) -> Json:
-        """It takes ``RESTART_S`` for each engine."""
+        """It takes ``restart_s`` for each engine."""
         self.operation_began = time.time()
         self.operation = {"kind": "rolling-restart", "engines": [f"e{index}" for index in range(4)]}
         return {"operation": self._operation()}
@@ -273,20 +273,20 @@ class World(History):
     def _operation(self) -> Json | None:
         if self.operation is None:
             return None
-        passed = time.time() - self.operation_began
+        passed, each_s = time.time() - self.operation_began, self.restart_s
         engines = self.operation["engines"]
-        ended = passed > RESTART_S * len(engines)
-        at = len(engines) if ended else int(passed / RESTART_S)
+        ended = passed > each_s * len(engines)
+        at = len(engines) if ended else int(passed / each_s)
         return {
             "kind": self.operation["kind"],
             "state": "done" if ended else "running",
             "engines": engines,
             "done": engines[:at],
             "engine": None if ended else engines[at],
-            "step": None if ended else ("draining", "starting")[int(2 * passed / RESTART_S) % 2],
-            "step_since": self.operation_began + at * RESTART_S,
+            "step": None if ended else ("draining", "starting")[int(2 * passed / each_s) % 2],
+            "step_since": self.operation_began + at * each_s,
             "started_at": self.operation_began,
-            "ended_at": self.operation_began + RESTART_S * len(engines) if ended else None,
+            "ended_at": self.operation_began + each_s * len(engines) if ended else None,
             "sentence": "all engines serve again" if ended else "restarting one engine after the other",
         }
 

@@ -53,7 +53,7 @@ def test_the_last_ready_replica_is_not_taken_by_a_slip(open_page: OpenPage, mock
         dialog.get_by_text("without it every request is refused").wait_for()
         go_on = dialog.locator(".button.danger")
         expect(go_on).to_be_disabled()
-        dialog.get_by_label("Also if no other replica is ready").check()
+        dialog.get_by_label("Also if no other replica is ready").click()
         expect(go_on).to_be_enabled()
         dialog.get_by_role("button", name="Cancel").click()
     page.get_by_role("button", name="Restart e0").click()

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tests.page.conftest import OpenPage
-from tests.page.look import expect, shows
+from tests.page.look import expect, shows, wait_until_live
 from tests.page.mock_console import MockConsole
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
-
-def wait_until_live(page: Page) -> None:
-    """The stream is open, and the first figures have come: a page that has none has nothing to call old."""
-    page.wait_for_selector(".live.ok")
-    page.wait_for_selector(".model-card")
 
 
 def test_a_broken_connection_is_shown_and_mended(open_page: OpenPage, mock: MockConsole) -> None:

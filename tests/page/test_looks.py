@@ -18,6 +18,7 @@ READS = {
     "all_inner_texts",
     "all_text_contents",
     "bounding_box",
+    "check",
     "content",
     "count",
     "evaluate",
@@ -34,10 +35,14 @@ READS = {
     "is_visible",
     "query_selector",
     "query_selector_all",
+    "set_checked",
     "text_content",
     "title",
+    "uncheck",
 }
-"""What Playwright answers at once, or as soon as there is anything at all."""
+"""What Playwright answers at once, or as soon as there is anything at all. Whether what it checks is checked, it looks
+at once too; but a page shows what is set, and that is as before until the warden has answered: such things are clicked.
+"""
 
 
 def single_looks(tree: ast.AST, readers: frozenset[str], *, looked_at_again: bool = False) -> Iterator[ast.Call]:
@@ -82,6 +87,7 @@ def test_no_test_judges_a_page_by_a_single_look(path: Path) -> None:
         "assert page.locator('tr').count() == 3",
         "rows = page.locator('tr').all_inner_texts()",
         "assert reader(page) == 3",
+        "page.get_by_label('Off').check()",
     ],
 )
 def test_a_single_look_is_found(body: str) -> None:

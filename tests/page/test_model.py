@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.page.conftest import OpenPage
-from tests.page.look import expect, has_address, is_accessible, shows, until_seen
+from tests.page.look import answered, expect, has_address, is_accessible, shows, until_seen
 from tests.page.made_up_parts import ROOM_ENGAGED
 from tests.page.mock_console import MockConsole
 
@@ -161,15 +161,17 @@ def test_the_buttons_are_whole_whatever_the_rows_say(
 
 
 def test_a_rolling_restart_shows_how_far_it_is(open_page: OpenPage, mock: MockConsole) -> None:
+    mock.world.restart_s = 3600.0
     page = open_page(f"{mock.start()}/#/models/qwen3-4b")
     page.get_by_role("button", name="Rolling restart").click()
-    page.get_by_role("dialog").get_by_label(re.compile("Also if no other replica")).check()
+    page.get_by_role("dialog").get_by_label(re.compile("Also if no other replica")).click()
     page.get_by_role("dialog").get_by_role("button", name="Rolling restart").click()
     operation = page.locator(".operation")
     operation.get_by_text("of 4 engines done").wait_for()
     assert mock.changes[-1] == ("POST", "/api/models/qwen3-4b/rolling-restart", {"allow_outage": True})
     expect(page.get_by_role("button", name="Restart e0")).to_be_disabled()
     page.locator(".engine").get_by_text("loading weights").wait_for()
+    mock.world.restart_s = 0.0
     operation.get_by_text("Rolling restart: done").wait_for()
 
 
@@ -237,7 +239,7 @@ def test_the_controls_of_the_waiting_room_apply_at_once(open_page: OpenPage, moc
     mock.world.room = ROOM_ENGAGED
     page = open_page(f"{mock.start()}/#/models/qwen3-4b")
     card = page.locator(".waiting-room")
-    card.get_by_label("Median").check()
+    card.get_by_label("Median").click()
     page.wait_for_function("() => document.querySelector('.choices .chosen dt')?.textContent === 'Median'")
     longest = card.get_by_label("Longest wait (s)")
     apply = card.get_by_role("button", name="Apply")
@@ -245,9 +247,10 @@ def test_the_controls_of_the_waiting_room_apply_at_once(open_page: OpenPage, moc
         longest.fill(refused)
         expect(apply).to_be_disabled()
     longest.fill("60")
-    longest.press("Enter")
-    page.wait_for_function("() => document.querySelector('.waiting-room input[type=number]').value === '60'")
-    card.get_by_label("Off").check()
+    with answered(page):
+        longest.press("Enter")
+    expect(longest).to_have_value("60")
+    card.get_by_label("Off").click()
     card.get_by_text("Off: every request goes at once").wait_for()
     expect(longest).to_be_disabled()
     expect(card.get_by_label("Tail")).to_be_disabled()

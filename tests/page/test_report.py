@@ -103,7 +103,7 @@ def test_both_languages_are_complete_and_no_text_of_a_chart_is_cut(page: Page, s
     nothing_is(page, OUTSIDE)
     expect(page.locator("#en h1")).to_have_text(" → ".join(["Load test: off", *ARMS[1:]]))
     fits_its_window(page)
-    page.get_by_label("中文").check()
+    page.get_by_label("中文").click()
     comes_to_show(page, "zh")
     until_seen(page, lambda: page.evaluate(LABELS), lambda count: count == charts)
     nothing_is(page, OUTSIDE)

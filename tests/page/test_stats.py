@@ -30,7 +30,10 @@ def colours_along(page: Page, first: float, last: float, strips: int) -> list[se
     found: list[list[list[int]]] = page.evaluate(
         """([first, last, strips]) => {
             const canvas = document.querySelector('.canvas canvas');
-            const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+            // Of a canvas that is read twice, and was not made for it, the browser warns.
+            const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d');
+            copy.drawImage(canvas, 0, 0);
+            const data = copy.getImageData(0, 0, canvas.width, canvas.height).data;
             const result = Array.from({ length: strips }, () => new Map());
             for (let x = Math.ceil(canvas.width * first); x < canvas.width * last; x++) {
                 const strip = result[Math.floor((x / canvas.width - first) / (last - first) * strips)];

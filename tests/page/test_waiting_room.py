@@ -46,11 +46,12 @@ class Busy:
         return self.crowd.warden.console_url
 
     def everybody_leaves(self) -> None:
-        """All clients close their connections; some of them do while they wait."""
+        """All clients close their connections, some of them while they wait; and it is written down."""
 
         async def leave() -> None:
             await self.crowd.some_leave_the_room()
             await self.crowd.leave()
+            await self.crowd.at_rest()
 
         asyncio.run_coroutine_threadsafe(leave(), self.loop).result(PATIENCE_S)
 
@@ -76,23 +77,23 @@ def test_an_engaged_room_is_shown_and_obeys_while_agents_wait(open_page: OpenPag
     shows(card, "Engaged: the conversations in use need")
     waiting = open_page(f"{busy.url}/#/conversations?model={MODEL}&state=waiting")
     shows(waiting.locator(".virtual tbody tr").first, "waiting", re.compile(r"since \d\d:\d\d:\d\d \([\d.]+ m?s\)"))
-    card.get_by_label("Tail").check()
+    card.get_by_label("Tail").click()
     page.wait_for_function("() => document.querySelector('.choices .chosen dt')?.textContent === 'Tail'")
-    card.get_by_label("Off", exact=True).check()
+    card.get_by_label("Off", exact=True).click()
     card.get_by_text("Off: every request goes at once").wait_for()
     admission = busy.ask(f"/api/models/{MODEL}/routing")["admission"]
     assert (admission["mode"], admission["prefer"], admission["waiting"]) == ("off", "tail", 0)
 
 
 def test_who_left_while_he_waited_is_found_by_the_filter(open_page: OpenPage, busy: Busy) -> None:
-    page = open_page(f"{busy.url}/#/requests")
+    page = open_page(f"{busy.url}/#/requests", size=(1440, 2400))  # every row is drawn
     page.wait_for_selector(".virtual tbody tr")
     page.get_by_label("Decision").select_option("left")
     page.get_by_text("No request matches.").wait_for()
     has_address(page, "#/requests?decision=left")
     busy.everybody_leaves()
     page.wait_for_selector(".virtual tbody tr")
-    left = rows_left(busy)
+    left = busy.ask("/api/requests?decision=left&limit=500")["items"]
     assert left
     assert {row["outcome"] for row in left} == {"cancelled"}
     rows, decisions = page.locator(".virtual tbody tr"), page.locator(".virtual tbody .badge-button")
@@ -106,10 +107,3 @@ def test_who_left_while_he_waited_is_found_by_the_filter(open_page: OpenPage, bu
     page.get_by_label("Decision").select_option("")
     page.get_by_label("Outcome").select_option("")
     page.wait_for_selector(".virtual tbody .badge-button:not(:text('Left'))")
-
-
-def rows_left(busy: Busy) -> list[dict[str, Any]]:
-    """As the API has them, when all that ended is written down."""
-    assert busy.crowd.warden.ledger.flush(PATIENCE_S)
-    items: list[dict[str, Any]] = busy.ask("/api/requests?decision=left&limit=500")["items"]
-    return items

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from tests.page.conftest import DESKTOP, PHONE, OpenPage, Theme
-from tests.page.look import expect, fits_its_window, go, is_accessible, shows, until_seen
+from tests.page.look import expect, fits_its_window, go, is_accessible, shows, until_seen, wait_until_live
 from tests.page.mock_console import MockConsole
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def test_the_switches_of_language_and_theme_are_kept(open_page: OpenPage, consol
 
 def test_by_keyboard_alone(open_page: OpenPage, console_url: str) -> None:
     page = open_page(console_url)
-    page.wait_for_selector(".live.ok")
+    wait_until_live(page)
     page.keyboard.press("Tab")
     focused = page.locator(":focus")
     expect(focused).to_have_text("Skip to the content")

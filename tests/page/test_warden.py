@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from tests.page.conftest import DESKTOP, PHONE, OpenPage
-from tests.page.look import expect, shows, until_seen
+from tests.page.look import answered, expect, shows, until_seen, until_told_anew
 from tests.page.test_walk import Look, walk, walk_to_the_sign_in
 from tests.real.warden_process import TokenSums, WardenProcess, engine_counted, start_configured_warden
 from tests.waiting import PATIENCE_S
@@ -128,13 +128,17 @@ def test_the_figures_are_the_engines_own_to_the_token(open_page: OpenPage, house
 
 def test_the_card_counts_what_was_routed(open_page: OpenPage, house: House) -> None:
     page = open_page(f"{house.warden.console_url}/#/models/{MODEL}")
-    replicas = house.warden.routing()["replicas"]
+    replicas = until_seen(
+        page,
+        lambda: house.warden.routing()["replicas"],
+        lambda rows: sum(row["sticky"] for row in rows) == CONVERSATIONS * (TURNS - 1),
+    )
     for nth, counter in ((2, "sticky"), (10, "placed")):
         cells = page.locator(f".replicas tbody td:nth-of-type({nth})")
         expect(cells).to_have_text([str(replica[counter]) for replica in replicas])
-    assert sum(replica["sticky"] for replica in replicas) == CONVERSATIONS * (TURNS - 1)
-    shares = ask(f"{house.warden.console_url}/api/stats/cached?window=1h&model={MODEL}")
-    assert house.counted.cached / house.counted.prompt == pytest.approx(shares["cached_ratio"])
+    ratio = pytest.approx(house.counted.cached / house.counted.prompt)
+    path = f"{house.warden.console_url}/api/stats/cached?window=1h&model={MODEL}"
+    until_seen(page, lambda: ask(path)["cached_ratio"], lambda seen: seen == ratio)
     shows(page.locator(".labels"), "Affinity on", "Spill threshold 8 (auto)", "Sticky 100.0%", "In flight 0")
 
 
@@ -169,17 +173,22 @@ def test_the_waiting_room_is_set_on_the_page(open_page: OpenPage, house: House) 
     card = page.locator(".waiting-room")
     card.get_by_text("open: nobody is held").wait_for()
     expect(card.get_by_label("Automatic")).to_be_checked()
-    card.get_by_label("Tail").check()
+    with answered(page):
+        card.get_by_label("Tail").click()
     longest = card.get_by_label("Longest wait (s)")
     longest.fill("60")
-    longest.press("Enter")
-    page.wait_for_function("() => document.querySelector('.waiting-room input[type=number]').value === '60'")
-    card.get_by_label("Off", exact=True).check()
+    with answered(page):
+        longest.press("Enter")
+    expect(longest).to_have_value("60")
+    card.get_by_label("Off", exact=True).click()
     card.get_by_text("Off: every request goes at once").wait_for()
     admission = house.warden.routing()["admission"]
     assert (admission["mode"], admission["prefer"], admission["max_wait_s"]) == ("off", "tail", 60.0)
-    card.get_by_label("Automatic").check()
-    card.get_by_label("Balanced").check()
+    until_told_anew(page)
+    with answered(page):
+        card.get_by_label("Automatic").click()
+    until_told_anew(page)
+    card.get_by_label("Balanced").click()
     page.wait_for_function("() => document.querySelector('.choices .chosen dt')?.textContent === 'Balanced'")
 
 
@@ -197,6 +206,7 @@ def test_affinity_is_switched_on_the_page(open_page: OpenPage, house: House) -> 
     page.get_by_role("switch").click()
     page.wait_for_selector("[role=switch][aria-checked=false]")
     assert house.warden.routing()["affinity"] is False
+    until_told_anew(page)  # what is clicked next is what was switched
     page.get_by_role("switch").click()
     page.wait_for_selector("[role=switch][aria-checked=true]")
     assert house.warden.routing()["affinity"] is True

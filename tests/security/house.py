@@ -241,7 +241,14 @@ async def house(folder: Path, *more: Flag, password: bool = True) -> AsyncIterat
             key = KeyStore(data, load_secrets(data).keys).create("anna")
             warden = Warden(config)
             await warden.start()
+
+            def all_were_looked_at() -> bool:
+                warden.control.take()
+                engines = [engine for model in warden.control.snapshot.models for engine in model.engines]
+                return all(engine.scrape_age_s is not None for engine in engines)
+
             try:
+                await until(all_were_looked_at)
                 yield House(warden, engine, key, data, made[0], big)
             finally:
                 await warden.stop(drain_s=0)

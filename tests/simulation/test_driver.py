@@ -65,7 +65,7 @@ async def test_several_streams_share_one_timer(fast: Bench) -> None:
 
 
 async def test_an_aborted_stream_gets_nothing_more() -> None:
-    bench = Bench(speed=0.001)  # the first step would take seconds
+    bench = Bench(speed=1e-6)  # the first step would take hours
     stream = bench.stream(5)
     bench.driver.submit(stream, None)
     assert bench.engine.in_flight(0) == 1
@@ -84,4 +84,5 @@ async def test_aborting_a_complete_stream_changes_nothing(fast: Bench) -> None:
 
 
 async def test_the_clock_is_the_loops_times_speed(fast: Bench) -> None:
-    assert fast.driver.now() == pytest.approx(asyncio.get_running_loop().time() * FAST, rel=1e-3)
+    before = asyncio.get_running_loop().time()
+    assert before * FAST <= fast.driver.now() <= asyncio.get_running_loop().time() * FAST

@@ -30,6 +30,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from pathlib import Path
@@ -62,6 +63,9 @@ IDLE_GRACE_S = 5.0
 """From SIGTERM to SIGKILL for processes that have no request to finish, only shared memory to give back. A vLLM that
 starts takes no notice of SIGTERM for as long as it imports."""
 
+_LOADING_S = 1.0
+"""A program that has just been started shows no environment for a moment: so long it is waited for, at most."""
+
 Send: TypeAlias = Callable[[ProcessId, signal.Signals], None]
 """Sends a signal to a process that may be gone."""
 
@@ -88,8 +92,13 @@ def mark_of(pid: int) -> str | None:
             return psutil.Process(pid).environ().get(MARK)
         except (psutil.Error, OSError):
             return None
+    shown = Path(f"/proc/{pid}/environ")
+    patient_until = time.monotonic() + _LOADING_S
     try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        environment = shown.read_bytes()
+        while not environment and _is_being_loaded(pid) and time.monotonic() < patient_until:
+            os.sched_yield()
+            environment = shown.read_bytes()
     except OSError as error:
         _raise_if_blind(error)
         return None
@@ -366,11 +375,27 @@ def _read_linux(pid: int) -> ProcessInfo | None:
     except OSError as error:
         _raise_if_blind(error)
         return None
-    # The name stands in parentheses and may hold any byte, spaces and parentheses too.
-    fields = text[text.rindex(b")") + 2 :].split()
+    fields = _fields(text)
     started = f"{_boot()}:{int(fields[19])}"
-    zombie = fields[0] in (b"Z", b"X", b"x")
+    # Its first thread is shown as dead while others still end: until then nobody can reap it, and it holds its memory.
+    zombie = fields[0] in (b"Z", b"X", b"x") and int(fields[17]) <= 1
     return ProcessInfo(ProcessId(pid, started), int(fields[1]), int(fields[2]), int(fields[3]), zombie)
+
+
+def _fields(stat: bytes) -> list[bytes]:
+    """Of ``/proc/PID/stat``, from the state on: the name before it stands in parentheses and may hold any byte."""
+    return stat[stat.rindex(b")") + 2 :].split()
+
+
+def _is_being_loaded(pid: int) -> bool:
+    """Whether it has memory of its own, and the kernel has not yet put its arguments and environment there.
+
+    Raises:
+        OSError: it is gone, or we have too many files open.
+    """
+    fields = _fields(Path(f"/proc/{pid}/stat").read_bytes())
+    memory_bytes, environment_end = int(fields[20]), int(fields[48])
+    return memory_bytes > 0 and environment_end == 0
 
 
 def _raise_if_blind(error: OSError) -> None:

@@ -45,7 +45,12 @@ def first_process(
         return record.process if records.is_ours(record) else None
     pids = {member.pid for member in members}
     started = [(member, processes.read_process(member.pid)) for member in members]
-    first = [member for member, info in started if info is not None and info.parent not in pids]
+    # It leads a session of its own, as it was started: a core that outlived it does not.
+    first = [
+        member
+        for member, info in started
+        if info is not None and info.parent not in pids and info.session == member.pid
+    ]
     return first[0] if len(first) == 1 else None
 
 
