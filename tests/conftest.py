@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from tests.listening import let_no_server_forget
 
 from lmwarden.log import forget_libraries
 
@@ -21,6 +22,11 @@ settings.register_profile(
     derandomize="CI" in os.environ,
 )
 settings.load_profile("lmwarden")
+# Everything is on the loopback: whatever proxy this machine uses is asked for nothing, by children neither.
+for _name in ("no_proxy", "NO_PROXY"):
+    os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost", "::1"]))
+
+let_no_server_forget()
 
 
 @pytest.fixture(autouse=True)

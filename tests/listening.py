@@ -10,14 +10,33 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import socket
+from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from lmwarden.engine.port_hold import PortHold
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
 _TURNS_TO_TAKE = 4
 """So many turns of the loop asyncio needs from the kernel's connection to ours."""
+
+
+def let_no_server_forget() -> None:
+    """Until Python 3.12 asyncio makes half a transport, and never ends it, of a connection that it took in the very
+    turn in which its server was closed. From here on it is hung up; of every server of asyncio in this process."""
+    make = BaseSelectorEventLoop._accept_connection2  # type: ignore[attr-defined]
+
+    async def make_or_hang_up(
+        loop: Any, factory: Any, taken: socket.socket, extra: Any, tls: Any, server: Any, *limits: float
+    ) -> None:
+        if server is None or server.is_serving():
+            await make(loop, factory, taken, extra, tls, server, *limits)
+        else:
+            taken.close()
+
+    BaseSelectorEventLoop._accept_connection2 = make_or_hang_up  # type: ignore[attr-defined]
 
 
 class Listener:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Self
 
 from tests.listening import Listener
 from tests.waiting import PATIENCE_S, turns
@@ -120,6 +121,8 @@ def chunk(piece: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
+MESSAGE_BEGIN = b'event: message_start\ndata: {"type":"message_start","message":{"usage":{"input_tokens":9}}}\n\n'
+MESSAGE_END = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 STREAM_HEAD = head(200, "text/event-stream; charset=utf-8") + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
@@ -130,6 +133,17 @@ def stream(pieces: Sequence[bytes], *, end: bytes = b"0\r\n\r\n", apart: bool = 
         await peer.send(STREAM_HEAD)
         data = b"".join(map(chunk, pieces)) + end
         await (peer.send_apart(data) if apart else peer.send(data))
+
+    return act
+
+
+def held(begin: bytes, go_on: asyncio.Event, end: bytes) -> Act:
+    """Answer with server-sent events that end when told."""
+
+    async def act(peer: Peer, seen: Seen) -> None:
+        await peer.send(STREAM_HEAD + chunk(begin))
+        await go_on.wait()
+        await peer.send(chunk(end) + b"0\r\n\r\n")
 
     return act
 
@@ -172,7 +186,7 @@ class StubEngine:
         """Set at each request; clear it to wait for the next."""
         self._listener = Listener(self._serve)
 
-    async def __aenter__(self) -> StubEngine:
+    async def __aenter__(self) -> Self:
         await self.listen()
         return self
 

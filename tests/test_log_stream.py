@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TextIO
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from lmwarden.log_stream import LogStream
 
@@ -61,7 +62,7 @@ def limit() -> Iterator[None]:
         raise AssertionError("a write waited")
 
     before = signal.signal(signal.SIGALRM, waited)
-    signal.alarm(20)
+    signal.alarm(int(PATIENCE_S))
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)

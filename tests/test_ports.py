@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lmwarden.config import Config, ConfigError, Flag, load
+from lmwarden.engine.port_hold import PortHold
 from lmwarden.ports import PortError, client_port, listen_for_console, tls_context
 
 ATTACH = '[[models]]\n[models.engine]\nattach = ["http://h:1"]\n'
@@ -61,12 +62,13 @@ def test_a_port_in_use_is_blamed_on_the_port(tmp_path: Path) -> None:
 
 
 def test_our_own_two_ports_must_differ() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    hold = PortHold()  # it is free for us and for nobody else
+    port = hold.port
     said = refusal(from_flags(port=port, console_port=port))
     assert said == f"--port, --console-port: both are port {port}; give one of them another number"
     said = refusal(from_flags(host="0.0.0.0", port=port, console_port=port))
     assert "both are port" in said
+    hold.close()
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "198.51.100.7"])

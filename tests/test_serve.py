@@ -15,16 +15,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
-import msgspec
 import pytest
 from structlog.testing import capture_logs
 from tests.engine.fake_vllm import FakeVllm, fake_vllm, page
+from tests.security.house import ACT, ObedientEngine
+from tests.stub_engine import MESSAGE_BEGIN, MESSAGE_END, held
 from tests.waiting import PATIENCE_S, until
 
 from lmwarden.access.keys import KeyStore
 from lmwarden.access.password import PasswordError
 from lmwarden.access.secrets import StorageError, load_secrets
 from lmwarden.config import Config, ConfigError, Flag, load
+from lmwarden.engine.port_hold import PortHold
 from lmwarden.ledger.ledger import Ledger
 from lmwarden.serve import Warden
 from lmwarden.simulation.options import SimulatedEngineOptions
@@ -192,7 +194,8 @@ async def test_affinity_is_switched_through_the_console(
 async def test_conversations_go_home_after_a_restart_and_are_placed_anew_if_the_engine_restarted_too(
     tmp_path: Path, session: aiohttp.ClientSession
 ) -> None:
-    options = SimulatedEngineOptions(replicas=2, speed=200.0, hardware="tiny-cpu", model=MODEL)
+    hold = PortHold()  # the engine comes back to its port: nobody else may have it meanwhile
+    options = SimulatedEngineOptions(port=hold.port, replicas=2, speed=200.0, hardware="tiny-cpu", model=MODEL)
     names = [f"conversation-{number}" for number in range(6)]
 
     async def decisions(url: str) -> list[tuple[str, str]]:
@@ -207,12 +210,9 @@ async def test_conversations_go_home_after_a_restart_and_are_placed_anew_if_the_
             first = await decisions(warden.client_url)
         async with running(config(tmp_path, engine)) as warden:
             assert await decisions(warden.client_url) == [("sticky", replica) for _, replica in first]
-        port = int(engine.rpartition(":")[2])
-    async with (
-        serving(msgspec.structs.replace(options, port=port)) as engine,
-        running(config(tmp_path, engine)) as warden,
-    ):
+    async with serving(options) as engine, running(config(tmp_path, engine)) as warden:
         assert {decision for decision, _ in await decisions(warden.client_url)} == {"rehomed"}
+    hold.close()
 
 
 async def test_a_setting_changed_at_run_time_holds_over_a_restart_until_the_file_says_otherwise(
@@ -358,26 +358,33 @@ async def test_a_console_with_a_password_makes_a_key_that_works_and_shows_its_us
 
 
 async def test_a_password_file_that_cannot_be_used_is_one_clear_line_and_leaves_nothing(tmp_path: Path) -> None:
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     more = [Flag("--x", ("console", "password_file"), str(tmp_path / "absent"))]
     with pytest.raises(PasswordError, match=r"--x: .*absent: cannot be read: No such file"):
         await Warden(config(tmp_path / "data", "http://127.0.0.1:9", more=more)).start()
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= threads
 
 
 @pytest.mark.parametrize("port", ["client", "console"])
 async def test_a_port_in_use_is_one_clear_line_and_leaves_nothing(tmp_path: Path, port: str) -> None:
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
         settings = config(tmp_path, "http://127.0.0.1:9", more=[Flag("taken", (port, "port"), number)])
         with pytest.raises(ConfigError, match=rf"port: cannot listen on 127\.0\.0\.1 port {number}: Address already"):
             await Warden(settings).start()
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= threads
 
 
-async def test_a_host_that_is_none_is_one_line_and_nothing_before_it(tmp_path: Path) -> None:
+async def test_a_host_that_is_none_is_one_line_and_nothing_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even that no key exists, which a port that others reach is told."""
+
+    def unknown(*given: object, **more: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
     settings = config(tmp_path, "http://127.0.0.1:9", more=[Flag("--host", ("client", "host"), "999.1.1.1")])
     with capture_logs() as said, pytest.raises(ConfigError, match=r"--host: '999\.1\.1\.1' cannot be resolved"):
         await Warden(settings).start()
@@ -457,25 +464,25 @@ async def test_a_contradiction_ends_the_start(tmp_path: Path) -> None:
 async def test_stopping_lets_a_stream_finish_and_refuses_the_rest(
     tmp_path: Path, session: aiohttp.ClientSession
 ) -> None:
-    options = SimulatedEngineOptions(replicas=1, speed=1.0, model=MODEL)
-    async with serving(options) as url:
-        warden = Warden(config(tmp_path, url))
+    go_on = asyncio.Event()
+    async with ObedientEngine(MODEL) as engine:
+        engine.acts = {"held": held(MESSAGE_BEGIN, go_on, MESSAGE_END)}
+        warden = Warden(config(tmp_path, f"http://127.0.0.1:{engine.port}"))
         await warden.start()
-        body = {
-            "model": MODEL,
-            "stream": True,
-            "max_tokens": 24,
-            "messages": [{"role": "user", "content": "hello"}],
-        }
+        body = {"model": MODEL, "stream": True, "max_tokens": 24, "messages": [{"role": "user", "content": "hello"}]}
         client_url = warden.client_url
-        async with session.post(client_url + "/v1/messages", json=body) as stream:
-            await stream.content.readany()
+        async with session.post(client_url + "/v1/messages", json=body, headers={ACT: "held"}) as stream:
+            assert await stream.content.readexactly(len(MESSAGE_BEGIN)) == MESSAGE_BEGIN
             stopping = asyncio.ensure_future(warden.stop(drain_s=PATIENCE_S))
-            await asyncio.sleep(0)
-            async with aiohttp.ClientSession() as late, late.get(client_url + "/readyz") as response:
-                assert response.status == 503
-            rest = await stream.content.read()
-            assert b"message_stop" in rest
+
+            async def refused() -> bool:
+                async with aiohttp.ClientSession() as late, late.get(client_url + "/readyz") as response:
+                    return response.status == 503
+
+            await until(refused)
+            assert not stopping.done()
+            go_on.set()
+            assert await stream.content.read() == MESSAGE_END
         await asyncio.wait_for(stopping, PATIENCE_S)
         assert warden.ledger.recent(1)[0].outcome is Outcome.OK
         await warden.stop()

@@ -67,7 +67,7 @@ def test_a_folder_that_everybody_may_write_to_is_refused(tmp_path: Path) -> None
         if is_fine:
             load_secrets(folder)
         else:
-            with pytest.raises(StorageError, match=r"^--data-dir: everybody may write to \S+; set its mode to 700"):
+            with pytest.raises(StorageError, match=r"^--data-dir: everybody may write to .+; set its mode to 700"):
                 load_secrets(folder)
 
 

@@ -96,7 +96,7 @@ async def test_subagents_run_at_once_and_the_next_turn_waits_for_all_of_them(gat
         assert here.open_sessions == 1
         for name in ("s-0", "s-1"):
             gate.open(name)
-        await gate.until("s-0", "s-1", "s-2")  # second turns of the two, and the first of the third
+            await gate.until("s-0", "s-1", "s-2")  # second turns of the two, and the first of the third
         assert gate.seen.count("s-0") == 2 and gate.seen.count("s-2") == 1
         for name in ("s-0", "s-1", "s-2"):
             gate.open(name)
@@ -170,8 +170,14 @@ async def test_what_is_sent_first_is_made_before_the_run(gate: Gate) -> None:
 
 
 async def test_the_open_loop_waits_for_nobody(gate: Gate) -> None:
+    made: list[int] = []
+
+    def make(index: int) -> AgentSession:
+        made.append(index)
+        return conversation(f"s{index}")
+
     async with agent_client(gate) as client:
-        here = stage(gate, client, LevelRecords(), lambda n: conversation(f"s{n}"))
+        here = stage(gate, client, LevelRecords(), make)
         loop = OpenLoop(here, poisson_starts(360_000, 1))
         loop.prepare()
         playing = asyncio.create_task(loop.play())
@@ -179,7 +185,7 @@ async def test_the_open_loop_waits_for_nobody(gate: Gate) -> None:
             while len(gate.waiting) < 5:
                 gate.changed.clear()
                 await gate.changed.wait()
-        assert gate.seen[:5] == ["s0", "s1", "s2", "s3", "s4"]
+        assert made[:5] == [0, 1, 2, 3, 4]
         assert loop.open_sessions >= 5
         playing.cancel()
         await asyncio.gather(playing, return_exceptions=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 from tests.bench.test_results import row
 
@@ -26,7 +27,8 @@ def test_a_pipe_gets_plain_lines() -> None:
     ]
 
 
-def test_a_terminal_gets_a_moving_line() -> None:
+def test_a_terminal_gets_a_moving_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")  # on a "dumb" one nothing moves
     text = played(terminal=True)
     assert "60/120 s" in text
     assert "17 turns answered" in text

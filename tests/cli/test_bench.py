@@ -13,6 +13,7 @@ from tests.bench.stub_endpoint import StubEndpoint, serving
 from tests.bench.test_results import row
 from tests.cli.refusing import refusal
 from tests.own_loop import on_its_own_loop
+from tests.steady import SteadyTime
 
 from lmwarden.bench.language import language
 from lmwarden.bench.plan import Caches, Plan
@@ -31,12 +32,13 @@ def stub() -> Iterator[StubEndpoint]:
 
 
 def test_a_run_prints_its_table_and_writes_its_files(
-    stub: StubEndpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stub: StubEndpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("lmwarden.cli.bench.time", SteadyTime())
     status = main(
         [
             *("bench", "--url", stub.url, "--model", "m", "--console", stub.url, "--levels", "2"),
-            *("--seconds", "1.1", "--rest", "0", "--seed", "5", "--out", str(tmp_path)),
+            *("--seconds", "2", "--rest", "0", "--seed", "5", "--out", str(tmp_path)),
         ]
     )
     printed = capsys.readouterr().out

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 from tests.bench.test_results import row
 from tests.cli.refusing import refusal
+from tests.steady import SteadyTime
 from tests.waiting import PATIENCE_S
 
 import lmwarden
@@ -30,7 +31,10 @@ from lmwarden.routing.contract import RouterContract
 from lmwarden.types import RoutingSettings
 
 SHORT = DemoOptions(replicas=4, levels=[8], arms=["off", "on"], seconds=60.0, speed=20.0)
-RUN = [sys.executable, "-m", "lmwarden", "demo", "--levels", "4", "--speed", "20"]
+RUN = [sys.executable, "-m", "lmwarden", "demo", "--speed", "20"]
+LONG = ("--seconds", "30", "--levels", "4,5,6,7,8,9,10,11")
+"""Sixteen runs of a second and a half: whoever interrupts the second one may be late."""
+SECOND = "[2/16] 4 sessions, on"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(lmwarden.__file__).parent.parent)}
 
 
@@ -50,6 +54,13 @@ def off_and_on(outcome: DemoOutcome) -> tuple[LevelResult, LevelResult]:
     return off, on
 
 
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The levels are three real seconds: a machine that stands still for two of them leaves the sessions the others."""
+    monkeypatch.setattr("lmwarden.cli.demo.time", SteadyTime())
+
+
+@pytest.mark.usefixtures("steady")
 async def test_affinity_shows_a_gain() -> None:
     """Hits only: seconds are the machine's, and those that the model gives are compared in virtual time."""
     out = io.StringIO()
@@ -67,6 +78,7 @@ async def test_affinity_shows_a_gain() -> None:
     assert ("From off to on: at 8 sessions" in printed) is not ("Nothing is concluded: this machine" in printed)
 
 
+@pytest.mark.usefixtures("steady")
 async def test_with_random_placement_the_gain_vanishes() -> None:
     outcome = await run_demo(SHORT, Console(file=io.StringIO()), router_factory=random_router)
     off, on = off_and_on(outcome)
@@ -137,8 +149,8 @@ def children(pid: int) -> list[int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_prints_what_was_measured_and_leaves_no_child(number: signal.Signals) -> None:
-    with start("--seconds", "30") as process:
-        read_until(process, "[2/2] 4 sessions, on")
+    with start(*LONG) as process:
+        read_until(process, SECOND)
         engine = children(process.pid)
         process.send_signal(number)
         rest, errors = process.communicate(timeout=PATIENCE_S)
@@ -152,7 +164,9 @@ def test_an_interrupted_demo_prints_what_was_measured_and_leaves_no_child(number
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_keep_stays_up_until_it_is_interrupted(tmp_path: Path) -> None:
-    with start("--seconds", "5", "--arms", "on", "--keep", "--json", str(tmp_path / "r.json")) as process:
+    with start(
+        "--levels", "4", "--seconds", "5", "--arms", "on", "--keep", "--json", str(tmp_path / "r.json")
+    ) as process:
         read_until(process, "Still running")
         engine = children(process.pid)
         process.send_signal(signal.SIGINT)
@@ -164,8 +178,8 @@ def test_keep_stays_up_until_it_is_interrupted(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_an_engine_that_dies_ends_the_demo_with_one_line() -> None:
-    with start("--seconds", "30") as process:
-        read_until(process, "[2/2] 4 sessions, on")
+    with start(*LONG) as process:
+        read_until(process, SECOND)
         os.kill(children(process.pid)[0], signal.SIGKILL)
         rest, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1

@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, turns
 
 import lmwarden
 from lmwarden.bench.errors import BenchError
+from lmwarden.cli import engine_process
 from lmwarden.cli.engine_process import ChildEngine, simulated_engine
 
 
@@ -65,6 +67,26 @@ async def test_a_child_that_refuses_its_arguments_is_quoted() -> None:
         async with simulated_engine(["--hardware", "abacus"]):
             pass
     assert "\n" not in str(caught.value)
+
+
+async def test_a_child_whose_last_words_come_after_its_end_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, start = engine_process._keep_tail, asyncio.create_subprocess_exec
+    children: list[asyncio.subprocess.Process] = []
+
+    async def start_and_note(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        children.append(await start(*command, **options))
+        return children[0]
+
+    async def read_late(stream: asyncio.StreamReader | None, tail: bytearray) -> None:
+        await children[0].wait()
+        await turns()
+        await read(stream, tail)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_and_note)
+    monkeypatch.setattr(engine_process, "_keep_tail", read_late)
+    with pytest.raises(BenchError, match="abacus"):
+        async with simulated_engine(["--hardware", "abacus"]):
+            pass
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's promise exists on Linux only")

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 from tests.console.scene import Scene
+from tests.waiting import PATIENCE_S
 
 from lmwarden.control import UnknownModelError, looks
 from lmwarden.control.looks import ConversationList, Looks
@@ -32,7 +33,7 @@ async def test_the_list_shows_who_was_used_last(scene: Scene) -> None:
     assert seen.total == 2
     # On the wall's clock: just now, and in this order.
     first, second = (seen.wall(view.last_used) for view in seen.conversations)
-    assert seen.taken_at - 5 < second < first <= seen.taken_at
+    assert seen.taken_at - PATIENCE_S < second < first <= seen.taken_at
 
 
 async def test_who_waits_for_a_first_turn_is_listed_although_the_router_does_not_know_it(scene: Scene) -> None:
@@ -74,6 +75,7 @@ async def test_all_who_ask_within_a_second_share_one_look(monkeypatch: pytest.Mo
         looked.append(model)
         return ConversationList(taken_at=0.0, now=0.0, clock_rate=1.0, total=0, conversations=())
 
+    monkeypatch.setattr(looks, "SHARED_S", PATIENCE_S)  # a second may pass between two lines
     shared = Looks(asyncio.get_running_loop(), look)
     asked = [shared.ask(name) for name in (NAME, "other") for _ in range(20)]
     # Who gives up takes nothing from the others.

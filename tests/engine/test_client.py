@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator
 from unittest.mock import Mock
 
@@ -69,7 +71,11 @@ async def test_of_several_addresses_one_that_refuses_is_proof(
     assert type(client._not_connected(joined)) is kind
 
 
-async def test_a_host_that_is_none_and_a_port_without_tls(engine: FakeVllm) -> None:
+async def test_a_host_that_is_none_and_a_port_without_tls(engine: FakeVllm, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*given: object, **more: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
     nowhere = msgspec.structs.replace(engine.endpoint(), host="no-such-host.invalid")
     plain = msgspec.structs.replace(engine.endpoint(), tls=True)
     async with aiohttp.ClientSession() as session:

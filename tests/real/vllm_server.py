@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import urllib.error
 import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from lmwarden.engine.port_hold import PortHold
 
 MODEL = "tiny"
 RANKS = 2
@@ -77,6 +78,8 @@ class VllmServer:
     url: str
     log: Path
     process: subprocess.Popen[bytes]
+    hold: PortHold
+    """It imports for a minute before it listens: nobody else may have its port meanwhile."""
 
     def stop(self) -> None:
         """End every process of the group, first gently, then not."""
@@ -86,6 +89,7 @@ class VllmServer:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=STOP_TIMEOUT_S)
         self.process.wait()
+        self.hold.close()
 
 
 def start_vllm(environment: Path, directory: Path, size: Size = SMALL) -> VllmServer:
@@ -96,18 +100,18 @@ def start_vllm(environment: Path, directory: Path, size: Size = SMALL) -> VllmSe
         subprocess.CalledProcessError: the model could not be made.
     """
     model = tiny_model(environment, size)
-    port = _free_port()
+    hold = PortHold()
     log = directory / "vllm.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [environment / "bin/vllm", "serve", model, *_flags(port, size)],
+            [environment / "bin/vllm", "serve", model, *_flags(hold.port, size)],
             env={**os.environ, **ENVIRONMENT, **_DEVELOPMENT},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    server = VllmServer(url=f"http://127.0.0.1:{port}", log=log, process=process)
+    server = VllmServer(url=f"http://127.0.0.1:{hold.port}", log=log, process=process, hold=hold)
     try:
         _wait_until_ready(server)
     except BaseException:
@@ -160,13 +164,6 @@ def _flags(port: int, size: Size) -> list[str]:
     }
     pairs = [str(part) for pair in flags.items() for part in pair]
     return [*pairs, "--enforce-eager", "--enable-prefix-caching", "--enable-prompt-tokens-details", *size.flags]
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _wait_until_ready(server: VllmServer) -> None:

@@ -24,7 +24,8 @@ def audit(folder: Path, python: Any, npm: Any) -> tuple[int, str, str]:
     for name, report in (("pip-audit", python), ("npm", npm)):
         (folder / name).write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(report)}\nEND\n")
         (folder / name).chmod(0o755)
-    environ = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "LMWARDEN_PIP_AUDIT": str(folder / "pip-audit")}
+    changes = {"PATH": f"{folder}:{os.environ['PATH']}", "LMWARDEN_PIP_AUDIT": str(folder / "pip-audit")}
+    environ = os.environ | changes | {"LC_ALL": "C"}  # a shell warns of a locale that is not there
     done = subprocess.run([AUDIT], env=environ, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
 

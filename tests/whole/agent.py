@@ -24,18 +24,32 @@ class End(StrEnum):
 class Asked:
     """One request."""
 
-    end: End
+    end: End = End.UNREACHED
     status: int | None = None
     decision: str | None = None
     replica: str | None = None
     conversation: str | None = None
     text: bytes = b""
 
+    @property
+    def flows(self) -> bool:
+        """Bytes of an answer came, and more are to come."""
+        return bool(self.text) and b"event: message_stop" not in self.text
+
 
 async def ask(
-    http: aiohttp.ClientSession, url: str, model: str, session_id: str, text: str, max_tokens: int = 16
+    http: aiohttp.ClientSession,
+    url: str,
+    model: str,
+    session_id: str,
+    text: str,
+    max_tokens: int = 16,
+    asked: Asked | None = None,
 ) -> Asked:
-    """One streamed turn on ``/v1/messages``; never raises for what an engine or a warden does."""
+    """One streamed turn on ``/v1/messages``; never raises for what an engine or a warden does.
+
+    ``asked``: is filled as it goes on, for whoever wants to look meanwhile.
+    """
     body = {
         "model": model,
         "max_tokens": max_tokens,
@@ -43,7 +57,7 @@ async def ask(
         "system": "You are a coding agent.",
         "messages": [{"role": "user", "content": text}],
     }
-    asked = Asked(End.UNREACHED)
+    asked = asked or Asked()
     try:
         async with http.post(
             f"{url}/v1/messages", json=body, headers={"X-Claude-Code-Session-Id": session_id}

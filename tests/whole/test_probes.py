@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from tests.engine.fake_vllm import page
 from tests.security.house import ACT, ObedientEngine
-from tests.stub_engine import STREAM_HEAD, Act, Peer, Seen, chunk, silence, whole
+from tests.stub_engine import MESSAGE_BEGIN, MESSAGE_END, Act, held, silence, whole
 from tests.test_serve import config, running
 from tests.waiting import PATIENCE_S, until
 
@@ -29,8 +29,6 @@ MODEL = "qwen3-4b"
 UP, DOWN = EngineState.UP, EngineState.DOWN
 LOOKS = 2
 """That fail before a test believes that it lasts."""
-BEGIN = b'event: message_start\ndata: {"type":"message_start","message":{"usage":{"input_tokens":9}}}\n\n'
-END = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 UNWELL = whole({"error": "not now"}, 503)
 ANOTHER_RUN = whole(page(ranks=1, started=2000.5).encode(), content_type="text/plain")
@@ -52,7 +50,7 @@ class Moody(ObedientEngine):
         self.failing: Mapping[str, Act] = {}
         self.looks = 0
         self.go_on = asyncio.Event()
-        self.acts = {"long": self._long}
+        self.acts = {"long": held(MESSAGE_BEGIN, self.go_on, MESSAGE_END)}
 
     def _probe(self, path: str) -> Act | None:
         self.looks += path == "/health"
@@ -62,12 +60,6 @@ class Moody(ObedientEngine):
         """Wait for so many looks more."""
         enough = self.looks + LOOKS
         await until(lambda: self.looks >= enough)
-
-    async def _long(self, peer: Peer, seen: Seen) -> None:
-        """A stream that ends when told."""
-        await peer.send(STREAM_HEAD + chunk(BEGIN))
-        await self.go_on.wait()
-        await peer.send(chunk(END) + b"0\r\n\r\n")
 
 
 @dataclass
@@ -89,7 +81,7 @@ class Place:
         """A stream of which the first event has come."""
         wanted = _request(conversation, **{ACT: "long"})
         response = await self.http.post(self.warden.client_url + "/v1/messages", **wanted)
-        assert await response.content.readexactly(len(BEGIN)) == BEGIN
+        assert await response.content.readexactly(len(MESSAGE_BEGIN)) == MESSAGE_BEGIN
         return response
 
     async def are(self, *states: EngineState) -> None:
@@ -153,7 +145,7 @@ async def test_when_the_probes_of_all_fail_everybody_is_served_as_before(tmp_pat
         for engine in here.engines:
             engine.go_on.set()
         async with asyncio.timeout(PATIENCE_S):
-            assert [await stream.content.read() for stream in streams] == [END] * 4
+            assert [await stream.content.read() for stream in streams] == [MESSAGE_END] * 4
         for engine in here.engines:
             engine.failing = {}
         await here.are(UP, UP)
@@ -174,7 +166,7 @@ async def test_when_the_probes_of_one_fail_its_streams_go_on_and_the_other_takes
         assert {await here.turn(name) for name in (*homes, "new")} == {"e0/0"}
         here.engines[1].go_on.set()
         async with asyncio.timeout(PATIENCE_S):
-            assert await stream.content.read() == END
+            assert await stream.content.read() == MESSAGE_END
         here.engines[1].failing = {}
         await here.are(UP, UP)
         assert await here.turn(moved) == "e0/0", "it does not flap back"

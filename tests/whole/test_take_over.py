@@ -10,7 +10,7 @@ import aiohttp
 import psutil
 import pytest
 from tests.waiting import until
-from tests.whole.agent import End, ask
+from tests.whole.agent import Asked, End, ask
 from tests.whole.launched import MODEL, LaunchedWarden
 
 pytestmark = pytest.mark.parametrize("replicas", [2])
@@ -73,8 +73,9 @@ async def test_a_changed_command_is_shown_and_a_rolling_restart_applies_it(warde
 async def test_sigusr1_ends_the_warden_in_order_and_leaves_its_engines(warden: LaunchedWarden) -> None:
     pids = _pids(warden)
     async with aiohttp.ClientSession() as http:
-        open_stream = asyncio.ensure_future(ask(http, warden.client_url, MODEL, "session", "Count.", 900))
-        await until(lambda: warden.routing()["in_flight"] == 1, warden.describe)
+        asked = Asked()
+        open_stream = asyncio.ensure_future(ask(http, warden.client_url, MODEL, "session", "Count.", 300, asked))
+        await until(lambda: bool(asked.text), warden.describe)
         assert await asyncio.to_thread(warden.end, signal.SIGUSR1) == 75
         first = await open_stream
         assert first.end is End.COMPLETE

@@ -25,7 +25,9 @@ from lmwarden.simulation.server import serving
 from lmwarden.types import Decision, Outcome, RequestRecord
 
 MODEL = "agents"
-SPEED = 12.0
+SPEED = 8.0
+"""Modelled seconds per second. What the machine takes between two turns of an agent is modelled so many times as long:
+above a second the agents would count as pausing, and the room would not engage."""
 AGENTS = 14
 ENGINE = SimulatedEngineOptions(replicas=2, speed=SPEED, model=MODEL, kv_cache_tokens=4_500, tool_calls=True)
 """Each rank holds about three of the agents' contexts."""
@@ -77,7 +79,7 @@ class Crowd:
 
     async def _turn(self, name: str, messages: list[dict[str, Any]]) -> None:
         self.begun = number = self.begun + 1
-        body = {"model": MODEL, "max_tokens": 16, "stream": True, "tools": TOOLS, "messages": messages}
+        body = {"model": MODEL, "max_tokens": 10, "stream": True, "tools": TOOLS, "messages": messages}
         headers = {"X-Claude-Code-Session-Id": name}
         try:
             async with self._http.post(f"{self.warden.client_url}/v1/messages", json=body, headers=headers) as answer:
@@ -133,8 +135,6 @@ class Crowd:
         return {
             "engaged": view.room is not None and view.room.engaged,
             "waiting": view.waiting,
-            "in_flight": view.in_flight,
-            "reserved": 0 if view.room is None else view.room.reserved_tokens,
         }
 
     def waiting_now(self) -> int:
@@ -144,12 +144,10 @@ class Crowd:
 
     async def at_rest(self) -> list[RequestRecord]:
         """Nothing is open any more, and all counts agree; the rows."""
-        await until(lambda: self.room["in_flight"] == 0 and self.room["waiting"] == 0)
-        snapshot = self.warden.control.snapshot.model(MODEL)
-        assert snapshot.counters.open_exchanges == 0
-        assert snapshot.counters.buffered_bytes == 0
-        assert all(replica.in_flight == 0 for replica in snapshot.view.replicas)
+        await until(lambda: not any(self._open().values()), self._open)
         assert await asyncio.to_thread(self.warden.ledger.flush, PATIENCE_S)
+        assert not any(self._open().values())
+        snapshot = self.warden.control.snapshot.model(MODEL)
         rows = self.warden.ledger.recent(100_000)
         ended = snapshot.counters.requests
         assert sum(ended.values()) == len(rows)
@@ -160,6 +158,18 @@ class Crowd:
         assert sum(snapshot.counters.wait_counts) == len(held)
         assert snapshot.counters.wait_sum_s == pytest.approx(sum(held), abs=0.01 * len(held))
         return rows
+
+    def _open(self) -> dict[str, int]:
+        """What is not at rest, at this very moment."""
+        self.warden.control.take()
+        snapshot = self.warden.control.snapshot.model(MODEL)
+        return {
+            "waiting": snapshot.view.waiting,
+            "in flight": snapshot.view.in_flight,
+            "in flight by replica": sum(replica.in_flight for replica in snapshot.view.replicas),
+            "open exchanges": snapshot.counters.open_exchanges,
+            "buffered bytes": snapshot.counters.buffered_bytes,
+        }
 
 
 def _left_the_room(row: RequestRecord) -> bool:
@@ -280,8 +290,8 @@ async def test_the_only_engine_that_dies_leaves_nobody_waiting(crowd: Crowd, eng
     await engines[0].aclose()
     await crowd.finish()
     rows = await crowd.at_rest()
-    refused = [row for row in rows if row.outcome is Outcome.REFUSED]
-    assert any(row.waited_s > 0 for row in refused)
+    # Refused where they waited, or let out in the moment before it was known, and then taken by nobody.
+    assert any(row.waited_s > 0 for row in rows if row.status == 503)
     assert {turn.status for turn in crowd.turns} <= {200, 502, 503}
     assert all(turn.retry_after is not None for turn in crowd.turns if turn.status != 200)
 

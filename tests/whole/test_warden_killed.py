@@ -20,8 +20,9 @@ async def test_a_killed_warden_comes_back_with_its_engines_and_its_homes(warden:
         first = await asyncio.gather(*(ask(http, warden.client_url, MODEL, name, f"I am {name}.") for name in names))
         assert {asked.end for asked in first} == {End.COMPLETE}
         homes = {name: asked.replica for name, asked in zip(names, first, strict=True)}
+        # Far longer than it takes until the warden is killed, however late this process or the warden is.
         load = [
-            asyncio.ensure_future(ask(http, warden.client_url, MODEL, name, f"I am {name}. Count.", max_tokens=900))
+            asyncio.ensure_future(ask(http, warden.client_url, MODEL, name, f"I am {name}. Count.", max_tokens=9000))
             for name in names[:40]
         ]
         await until(lambda: warden.routing()["in_flight"] == len(load), warden.describe)

@@ -58,9 +58,10 @@ async def simulated_engine(arguments: Sequence[str]) -> AsyncIterator[ChildEngin
         preexec_fn=_end_with_parent() if sys.platform == "linux" else None,
     )
     stderr = bytearray()
-    readers: list[asyncio.Task[None]] = [asyncio.create_task(_keep_tail(process.stderr, stderr))]
+    complaints = asyncio.create_task(_keep_tail(process.stderr, stderr))
+    readers = [complaints]
     try:
-        url = await _address(process, stderr)
+        url = await _address(process, complaints, stderr)
         # Later output must be read, or a full pipe would stop the child.
         readers.append(asyncio.create_task(_keep_tail(process.stdout, bytearray())))
         yield ChildEngine(url, process)
@@ -76,7 +77,7 @@ def _environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{others}" if others else source}
 
 
-async def _address(process: asyncio.subprocess.Process, stderr: bytearray) -> str:
+async def _address(process: asyncio.subprocess.Process, complaints: asyncio.Task[None], stderr: bytearray) -> str:
     if process.stdout is None:
         raise BenchError("the simulated engine has no output to read")
     try:
@@ -86,6 +87,7 @@ async def _address(process: asyncio.subprocess.Process, stderr: bytearray) -> st
                 if found:
                     return found.group().decode()
             await process.wait()
+            await asyncio.wait((complaints,))  # its end is often known before its last words are read
     except TimeoutError:
         raise BenchError(f"the simulated engine did not start within {_START_LIMIT_S:.0f} s") from None
     last = stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]

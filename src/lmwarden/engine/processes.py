@@ -95,9 +95,10 @@ def mark_of(pid: int) -> str | None:
     shown = Path(f"/proc/{pid}/environ")
     patient_until = time.monotonic() + _LOADING_S
     try:
-        environment = shown.read_bytes()
-        while not environment and _is_being_loaded(pid) and time.monotonic() < patient_until:
+        environment, loading = shown.read_bytes(), True
+        while not environment and loading and time.monotonic() < patient_until:
             os.sched_yield()
+            loading = _is_being_loaded(pid)  # before the look: else it may be loaded in between
             environment = shown.read_bytes()
     except OSError as error:
         _raise_if_blind(error)
