@@ -42,7 +42,7 @@ from benchmarks.soaking.watching import lag_quantile_ms, scrape
 from tests.waiting import until
 from tests.whole.launched import LaunchedWarden
 
-from lmwarden.daemon import _raise_file_limit
+from lmwarden.daemon import raise_file_limit
 
 EVERY_MS = 500
 FLOOD_BYTES = 64 << 20
@@ -343,7 +343,7 @@ def main() -> int:
     """The command."""
     options = parser().parse_args()
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # so that nothing is left running
-    _raise_file_limit()
+    raise_file_limit()
     with tempfile.TemporaryDirectory(prefix="lmwarden-slow-") as folder:
         result = uvloop.run(measure(options, Path(folder), lambda line: print(line, flush=True)))
     lines = [

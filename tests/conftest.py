@@ -12,6 +12,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 from tests.listening import let_no_server_forget
 
+from lmwarden.daemon import raise_file_limit
 from lmwarden.log import forget_libraries
 
 # No time limits: a busy machine is no failure. In CI the same examples every time: a red run is about the change.
@@ -27,6 +28,7 @@ for _name in ("no_proxy", "NO_PROXY"):
     os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost", "::1"]))
 
 let_no_server_forget()
+raise_file_limit()  # some tests hold more streams than a login shell allows files
 
 
 @pytest.fixture(autouse=True)

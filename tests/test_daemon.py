@@ -21,7 +21,7 @@ from tests.security.house import ACT, MODEL, ObedientEngine
 from tests.stub_engine import MESSAGE_BEGIN, MESSAGE_END, held
 from tests.waiting import PATIENCE_S
 
-from lmwarden.daemon import START_AGAIN, ServiceManager, _raise_file_limit
+from lmwarden.daemon import START_AGAIN, ServiceManager, raise_file_limit
 from lmwarden.simulation.options import SimulatedEngineOptions
 from lmwarden.simulation.server import serving
 
@@ -314,5 +314,5 @@ def test_it_takes_as_many_files_as_the_system_allows_anyway(
     set_to: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: set_to.append(limits))
-    _raise_file_limit()
+    raise_file_limit()
     assert set_to == ([(raised_to, hard)] if raised_to is not None else [])

@@ -100,7 +100,7 @@ def run(config: Config) -> int:
     """
     with contextlib.suppress(OSError, ValueError):  # a standard error that is no file
         faulthandler.enable()
-    _raise_file_limit()
+    raise_file_limit()
     return uvloop.run(_serve(config, ServiceManager(os.environ, os.getpid())))
 
 
@@ -156,7 +156,7 @@ async def _before(work: asyncio.Future[None], signalled: asyncio.Queue[int]) -> 
     return interrupt.result()
 
 
-def _raise_file_limit() -> None:
+def raise_file_limit() -> None:
     """Each stream takes two descriptors, and a login shell allows 1,024: take more of what the system allows anyway."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_FILES)

@@ -152,6 +152,27 @@ async def test_nothing_is_built_while_nobody_looks() -> None:
         assert built == count
 
 
+async def test_no_message_is_older_than_a_command_that_was_answered() -> None:
+    """Not even one that was being made meanwhile: the page would show the state before the command once more."""
+    made: list[object] = []
+
+    async with aiohttp.ClientSession() as session:
+        scene = Scene(session)
+
+        async def build() -> bytes:
+            made.append(scene.control.snapshot)
+            if len(made) == 1:
+                scene.refresh()  # what a command does before it is answered
+            return b"%d" % len(made)
+
+        hub = events.Events(scene.control, build)
+        hub.enter()
+        await until(lambda: hub._message is not None)
+        assert hub._message == b"event: snapshot\ndata: 2\n\n"
+        assert made[1] is scene.control.snapshot
+        hub.leave()
+
+
 async def test_a_message_that_cannot_be_built_is_skipped() -> None:
     built = 0
 

@@ -112,7 +112,12 @@ class Events:
                 continue
             self._of = snapshot
             try:
-                self._message = b"event: snapshot\ndata: %b\n\n" % await self._build()
+                message = await self._build()
+                if self._control.snapshot is not snapshot:
+                    # Of a command, which may have been answered meanwhile: its page must not show the state before it.
+                    self._of = self._control.snapshot
+                    message = await self._build()
+                self._message = b"event: snapshot\ndata: %b\n\n" % message
             except Exception:
                 log.exception("the message of the live stream could not be built")  # and the next one is tried
             else:
