@@ -30,7 +30,7 @@ from lmwarden.routing.baselines import PerRequestRouter, random_choice
 from lmwarden.routing.contract import RouterContract
 from lmwarden.types import RoutingSettings
 
-SHORT = DemoOptions(replicas=4, levels=[8], arms=["off", "on"], seconds=60.0, speed=20.0)
+SHORT = DemoOptions(replicas=4, levels=[8], arms=["off", "on"], seconds=120.0, speed=20.0)
 RUN = [sys.executable, "-m", "lmwarden", "demo", "--speed", "20"]
 LONG = ("--seconds", "30", "--levels", "4,5,6,7,8,9,10,11")
 """Sixteen runs of a second and a half: whoever interrupts the second one may be late."""
@@ -56,7 +56,7 @@ def off_and_on(outcome: DemoOutcome) -> tuple[LevelResult, LevelResult]:
 
 @pytest.fixture
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The levels are three real seconds: a machine that stands still for two of them leaves the sessions the others."""
+    """The levels are six real seconds: a machine that stands still for two of them leaves the sessions the others."""
     monkeypatch.setattr("lmwarden.cli.demo.time", SteadyTime())
 
 
