@@ -95,11 +95,13 @@ def ask(url: str, key: str | None) -> Answer:
     import urllib.error
     import urllib.request
 
+    from lmwarden.cli import asking
+
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     stranger = f"--url: {url} answers, but not as a warden's client port (is it the console's port?)"
     try:
         request = urllib.request.Request(f"{url}/v1/models", headers=headers)
-        with urllib.request.urlopen(request, timeout=_QUESTION_TIMEOUT_S) as response:
+        with asking.ask(request, _QUESTION_TIMEOUT_S) as response:
             models = _models(response.read(1_000_000))
     except urllib.error.HTTPError as error:
         error.close()
@@ -109,7 +111,7 @@ def ask(url: str, key: str | None) -> Answer:
         how = "the given one is not known there" if key else made
         return Answer({}, True, f"--url: {url} wants an API key; {how}")
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return Answer({}, None, f"--url: {url} cannot be reached ({_reason(error)})")
+        return Answer({}, None, f"--url: {url} cannot be reached ({asking.trouble(error, _QUESTION_TIMEOUT_S)})")
     return Answer(models, None if key else False) if models else Answer({}, None, stranger)
 
 
@@ -121,11 +123,3 @@ def _models(body: bytes) -> dict[str, int | None]:
     except (ValueError, LookupError, TypeError, AttributeError):
         return {}
     return {name: length if isinstance(length, int) else None for name, length in lengths.items()}
-
-
-def _reason(error: Exception) -> str:
-    """What the system says of a connection that failed."""
-    cause = getattr(error, "reason", error)
-    if isinstance(cause, TimeoutError):
-        return f"no answer within {_QUESTION_TIMEOUT_S:g} s"
-    return (cause.strerror if isinstance(cause, OSError) else None) or "no valid answer"

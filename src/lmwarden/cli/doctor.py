@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import cyclopts
 
-from lmwarden.cli.errors import UsageError, connection_trouble
+from lmwarden.cli.errors import UsageError
 from lmwarden.cli.password import read_password
 
 _PASSWORD_FLAG = "--password-file"
@@ -65,11 +65,13 @@ def _ask(url: str, password: str | None) -> dict[str, Any]:
     import urllib.error
     import urllib.request
 
+    from lmwarden.cli import asking
+
     request = urllib.request.Request(f"{url}/api/checks")
     if password is not None:
         request.add_header("Authorization", "Basic " + base64.b64encode(f"lmwarden:{password}".encode()).decode())
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+        with asking.ask(request, _TIMEOUT_S) as response:
             body = response.read(_MOST_BYTES)
     except urllib.error.HTTPError as error:
         error.close()
@@ -83,7 +85,7 @@ def _ask(url: str, password: str | None) -> dict[str, Any]:
             raise UsageError(f"--url: {url}: too many wrong passwords came from here; wait a minute") from None
         raise UsageError(f"--url: {url} {_STRANGER}") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
-        reason = connection_trouble(error, _TIMEOUT_S)
+        reason = asking.trouble(error, _TIMEOUT_S)
         raise UsageError(f"--url: {url} cannot be reached ({reason}); is the warden running?") from None
     try:
         answer = json.loads(body)

@@ -17,11 +17,3 @@ class UsageError(CommandError):
 
 class CheckFailedError(CommandError):
     """A check failed (exit status 1)."""
-
-
-def connection_trouble(error: Exception, timeout_s: float) -> str:
-    """What the system says of a connection of ``urllib`` that failed, in a few words."""
-    cause = getattr(error, "reason", error)
-    if isinstance(cause, TimeoutError):
-        return f"no answer within {timeout_s:g} s"
-    return (cause.strerror if isinstance(cause, OSError) else None) or "no valid answer"
