@@ -24,8 +24,8 @@ _TURNS_TO_TAKE = 4
 
 
 def let_no_server_forget() -> None:
-    """Until Python 3.12 asyncio makes half a transport, and never ends it, of a connection that it took in the very
-    turn in which its server was closed. From here on it is hung up; of every server of asyncio in this process."""
+    """asyncio (of Python 3.11 to 3.13 at least) makes half a transport, and never ends it, of a connection that it took
+    in the very turn in which its server was closed. From here on it is hung up; of every server in this process."""
     make = BaseSelectorEventLoop._accept_connection2  # type: ignore[attr-defined]
 
     async def make_or_hang_up(

@@ -21,7 +21,7 @@ from tests.security.house import ACT, MODEL, ObedientEngine
 from tests.stub_engine import MESSAGE_BEGIN, MESSAGE_END, held
 from tests.waiting import PATIENCE_S
 
-from lmwarden.daemon import START_AGAIN, ServiceManager, raise_file_limit
+from lmwarden.daemon import START_AGAIN, ServiceManager, _before, raise_file_limit
 from lmwarden.simulation.options import SimulatedEngineOptions
 from lmwarden.simulation.server import serving
 
@@ -157,6 +157,15 @@ async def test_a_signal_ends_the_wait_for_an_engine(
         process.send_signal(number)
     assert await waiting.ended() == status
     await process.communicate()
+
+
+async def test_a_signal_that_comes_as_the_start_ends_is_not_lost() -> None:
+    started = asyncio.get_running_loop().create_future()
+    started.set_result(None)
+    signalled: asyncio.Queue[int] = asyncio.Queue()
+    signalled.put_nowait(signal.SIGTERM)
+    assert await _before(started, signalled) is None
+    assert signalled.get_nowait() == signal.SIGTERM
 
 
 async def test_a_port_in_use_is_one_line_and_status_2(tmp_path: Path) -> None:

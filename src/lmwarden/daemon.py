@@ -142,12 +142,13 @@ def _summary(warden: Warden) -> str:
 
 
 async def _before(work: asyncio.Future[None], signalled: asyncio.Queue[int]) -> int | None:
-    """Wait for work; None: it is done. A signal cancels it and is returned."""
+    """Wait for work; None: it is done. A signal cancels it and is returned; one that came with its end stays there."""
     interrupt = asyncio.ensure_future(signalled.get())
     waited: list[asyncio.Future[Any]] = [work, interrupt]
     await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-    interrupt.cancel()
     if work.done():
+        if not interrupt.cancel():
+            signalled.put_nowait(interrupt.result())
         work.result()
         return None
     work.cancel()

@@ -12,6 +12,7 @@ from typing import get_args
 
 import pytest
 from aiohttp import web
+from tests.waiting import PATIENCE_S
 
 from lmwarden.cli import main
 from lmwarden.cli.connect import Client
@@ -58,6 +59,12 @@ async def warden() -> AsyncIterator[FakeWarden]:
 @pytest.fixture(autouse=True)
 def no_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LMWARDEN_KEY", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The warden that is asked stands still with us."""
+    monkeypatch.setattr("lmwarden.cli.connect._QUESTION_TIMEOUT_S", PATIENCE_S)
 
 
 async def run(*arguments: str) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from tests.access.clock import Now
 from tests.console.made_up import CHAT, MESSAGES, counted, engine, model, pin, process, replica, snapshot, view
 from tests.console.scene import Scene
 
@@ -205,7 +206,8 @@ async def test_a_console_with_a_password(tmp_path: Path, capsys: pytest.CaptureF
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with aiohttp.ClientSession() as session:
         scene = Scene(session)
-        sign_in = SignIn(PasswordFile(file, "console.password_file"))
+        # Its clock stands: tries come back with the time that they take.
+        sign_in = SignIn(PasswordFile(file, "console.password_file"), Now())
         server = ConsoleServer(make_app(scene.control, [], host="0.0.0.0", sign_in=sign_in), listener)
         server.start()
         scene.control.snapshot = snapshot()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 
 import pytest
@@ -88,7 +89,7 @@ def test_a_listener_on_all_addresses_counts_and_one_on_another_does_not() -> Non
         assert not listens_alone(hold.port, [HERE])
         assert foreign_listener(hold.port, ()) is None
         hold.close()
-    if not socket.has_ipv6:
+    if not socket.has_dualstack_ipv6():  # of the machine; what Python was built with says nothing of it
         return
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as six:
         assert listens_alone(six.getsockname()[1], [HERE])
@@ -99,21 +100,25 @@ def test_two_listeners_of_which_one_is_a_stranger_s() -> None:
     reuse = socket.SO_REUSEPORT
     with server(0, reuse) as engine:
         port = engine.getsockname()[1]
+        heard, said = os.pipe()
         pid = os.fork()
         if pid == 0:
             own = server(port, reuse)
             engine.close()
-            os.kill(os.getpid(), 19)  # SIGSTOP: the parent continues when this has happened
+            os.write(said, b"it listens")
+            signal.pause()
             own.close()
             os._exit(0)
         try:
-            os.waitpid(pid, os.WUNTRACED)
+            os.read(heard, 1)
             assert not listens_alone(port, [HERE])
             assert (foreign_listener(port, [HERE]) or "").startswith(f"process {pid} ")
             assert listens_alone(port, [HERE, pid])
         finally:
-            os.kill(pid, 9)
+            os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+            os.close(heard)
+            os.close(said)
 
 
 def test_where_strangers_cannot_be_seen_it_is_asked_whether_one_of_ours_listens(

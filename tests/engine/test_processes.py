@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import resource
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import PATIENCE_S, until
 
+from lmwarden.engine import processes
 from lmwarden.engine.launch import MARK
 from lmwarden.engine.processes import (
     EndNotice,
@@ -107,17 +109,34 @@ def test_what_cannot_be_started_is_an_error_and_leaves_no_child(children: Childr
     assert set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()) <= before
 
 
-def test_signals_have_their_meaning_back_in_the_child(children: Children) -> None:
-    process = children.sleep()
+def ignores(process: ProcessId, number: signal.Signals) -> bool:
     status = Path(f"/proc/{process.pid}/status").read_text()
     ignored = next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
-    assert not int(ignored, 16) & (1 << (signal.SIGPIPE - 1))
+    return bool(int(ignored, 16) & (1 << (number - 1)))
+
+
+def test_signals_have_their_meaning_back_in_the_child(children: Children) -> None:
+    assert not ignores(children.sleep(), signal.SIGPIPE)
 
 
 def test_a_mark_is_seen_from_the_first_moment_on(children: Children) -> None:
     """The kernel lets the parent go on a moment before it shows the new program's environment."""
     for _ in range(50):
         assert mark_of(children.sleep().pid) == children.mark
+
+
+def test_a_mark_is_looked_at_again_however_long_we_stood_still(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = children.sleep()
+    shown = [b"", *[f"{MARK}={children.mark}\0".encode()] * 2]
+    clock = itertools.count(step=3600.0)
+    monkeypatch.setattr(processes, "_is_being_loaded", lambda pid: True)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: shown.pop(0))
+    monkeypatch.setattr("lmwarden.engine.processes.time.monotonic", lambda: next(clock))
+    found = mark_of(process.pid)
+    monkeypatch.undo()
+    assert found == children.mark
 
 
 FIRST_THREAD_ENDS = (
@@ -133,6 +152,7 @@ async def test_a_process_whose_first_thread_has_ended_lives(children: Children) 
     process = children.start(sys.executable, "-S", "-c", FIRST_THREAD_ENDS)
     await until(lambda: b") Z " in Path(f"/proc/{process.pid}/stat").read_bytes())
     assert alive(process)
+    assert marked(children.mark) == [(children.mark, read_process(process.pid))]
     assert family(process, children.mark) == [process]
     assert (
         await end_family(lambda: family(process, children.mark), term_grace_s=PATIENCE_S, kill_grace_s=PATIENCE_S) == []
@@ -178,43 +198,37 @@ async def test_one_that_is_gone_already_is_told_too(children: Children) -> None:
     assert told == ["zombie", "gone"]
 
 
-SHELL_WITH_CHILD = 'sleep 1000 & echo $! > "$FILE"; kill -STOP $$; wait'
-
-
-async def stopped(process: ProcessId) -> None:
-    """Wait until a child has stopped itself."""
-    async with asyncio.timeout(PATIENCE_S):
-        await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+async def shell_with_child(children: Children, folder: Path) -> tuple[ProcessId, ProcessId]:
+    """A parent, and a child that it has started."""
+    file = folder / "pid"
+    parent = children.start("/bin/sh", "-c", 'sleep 1000 & echo $! > "$FILE"; wait', FILE=str(file))
+    await until(lambda: file.read_text().endswith("\n"))
+    child = read_process(int(file.read_text()))
+    assert child is not None
+    return parent, child.id
 
 
 async def test_a_family_is_found_by_parents_group_and_mark(children: Children, tmp_path: Path) -> None:
-    file = tmp_path / "pid"
-    parent = children.start("/bin/sh", "-c", SHELL_WITH_CHILD, FILE=str(file))
+    parent, child = await shell_with_child(children, tmp_path)
     alone = children.sleep()
-    await stopped(parent)
-    child = read_process(int(file.read_text()))
-    assert child is not None
-    assert descendants(parent) == [child.id]
+    assert descendants(parent) == [child]
     assert descendants(ProcessId(parent.pid, "0:1")) == []
-    assert family(parent, children.mark) == [parent, *sorted([child.id, alone])]
-    assert family(parent, "another mark") == [parent, child.id]
+    assert family(parent, children.mark) == [parent, *sorted([child, alone])]
+    assert family(parent, "another mark") == [parent, child]
     assert family(None, "another mark") == []
     assert family(None, "another mark", [alone, ProcessId(parent.pid, "0:1")]) == [alone]
     assert family(ProcessId(parent.pid, "0:1"), "another mark") == []
     # Its number is not given away while it is a zombie: so its group is still known to be ours.
     send(parent, signal.SIGKILL)
     await ended(parent)
-    assert family(parent, "another mark") == [child.id]
+    assert family(parent, "another mark") == [child]
     reap(parent)
     assert family(parent, "another mark") == []
-    assert child.id in family(parent, children.mark)
+    assert child in family(parent, children.mark)
 
 
 async def test_ending_asks_first_and_insists_then(children: Children) -> None:
-    gentle = children.sleep()
-    deaf = children.start(sys.executable, "-S", "-c", IGNORES_SIGTERM)
-    await stopped(deaf)
-    os.kill(deaf.pid, signal.SIGCONT)
+    gentle, deaf = children.sleep(), await start_deaf(children)
     sent: list[tuple[int, str]] = []
 
     def noted(process: ProcessId, number: signal.Signals) -> None:
@@ -229,12 +243,21 @@ async def test_ending_asks_first_and_insists_then(children: Children) -> None:
     assert (reap(gentle), reap(deaf)) == (-signal.SIGTERM, -signal.SIGKILL)
 
 
-IGNORES_SIGTERM = (
-    "import signal, os\n"
-    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    "os.kill(os.getpid(), signal.SIGSTOP)\n"
-    "while True: signal.pause()\n"
-)
+IGNORES_SIGTERM = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()\n"
+
+
+async def start_deaf(children: Children) -> ProcessId:
+    process = children.start(sys.executable, "-S", "-c", IGNORES_SIGTERM)
+    await until(lambda: ignores(process, signal.SIGTERM))
+    return process
+
+
+async def test_who_was_found_by_his_parent_is_ended_after_it(children: Children) -> None:
+    """He has another session and environment, and once his parent has ended nothing tells whose he is."""
+    deaf = await start_deaf(children)
+    looks = iter([[deaf]])
+    assert await end_family(lambda: next(looks, []), term_grace_s=0.05, kill_grace_s=PATIENCE_S) == []
+    assert reap(deaf) == -signal.SIGKILL
 
 
 async def test_a_process_that_is_started_meanwhile_is_ended_too(children: Children) -> None:
@@ -263,18 +286,14 @@ async def test_who_follows_no_signal_is_returned(children: Children) -> None:
 
 
 async def test_a_process_that_is_not_our_child_is_watched_all_the_same(children: Children, tmp_path: Path) -> None:
-    file = tmp_path / "pid"
-    parent = children.start("/bin/sh", "-c", SHELL_WITH_CHILD, FILE=str(file))
-    await stopped(parent)
-    child = read_process(int(file.read_text()))
-    assert child is not None
+    _, child = await shell_with_child(children, tmp_path)
     told = asyncio.Event()
-    notice = EndNotice(child.id, told.set)
-    send(child.id, signal.SIGKILL)
+    notice = EndNotice(child, told.set)
+    send(child, signal.SIGKILL)
     async with asyncio.timeout(PATIENCE_S):
         await told.wait()
     notice.close()
-    assert reap(child.id) is None
+    assert reap(child) is None
 
 
 def test_uvloop_watches_as_well(children: Children) -> None:

@@ -289,7 +289,7 @@ async def test_stop_refuses_new_requests_and_lets_open_ones_end(make_scene: Scen
         await scene.engine.requests(1)
         second = await scene.connect()
         await second.send(b"GET /healthz HTTP/1.1\r\nHost: g\r\n")
-        stopping = asyncio.create_task(scene.gateway.stop(5))
+        stopping = asyncio.create_task(scene.gateway.stop(PATIENCE_S))
         await asyncio.sleep(0)
         await second.send(b"\r\n")
         third = await scene.ask(post("/v1/chat/completions", chat()))

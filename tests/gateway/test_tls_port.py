@@ -14,7 +14,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 from tests.gateway.certificate import self_signed
-from tests.gateway.conftest import SceneMaker, chat, post
+from tests.gateway.conftest import Client, SceneMaker, chat, post
 from tests.stub_engine import silence
 from tests.waiting import PATIENCE_S, until
 
@@ -148,8 +148,8 @@ async def test_nobody_connects_before_it_serves(make_scene: SceneMaker, tls: Tls
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address)
         await port.start_serving()
-        _, writer = await asyncio.open_connection(*address, ssl=tls.client)
-        writer.close()
+        client = Client(*await asyncio.open_connection(*address, ssl=tls.client))
+        await client.closed()
         port.close()
 
 

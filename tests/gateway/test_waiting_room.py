@@ -114,7 +114,7 @@ async def test_who_waits_when_the_warden_stops_is_told_to_come_back(make_scene: 
 async def test_who_waits_when_the_warden_stops_is_served_if_there_is_time(make_scene: SceneMaker) -> None:
     async with make_scene() as scene:
         client = await hold(scene, post(CHAT, chat()))
-        stopping = asyncio.ensure_future(scene.gateway.stop(10))
+        stopping = asyncio.ensure_future(scene.gateway.stop(PATIENCE_S))
         await asyncio.sleep(0)
         assert scene.gateway.draining
         let_go(scene)

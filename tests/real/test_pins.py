@@ -38,7 +38,7 @@ async def reports_of(url: str) -> tuple[dict[str, PinReport], list[bool]]:
         heard.set()
 
     async with aiohttp.ClientSession() as session:
-        client = EngineClient(endpoint, session, timeout_s=10.0)
+        client = EngineClient(endpoint, session, timeout_s=PATIENCE_S)
         test = PinTest(endpoint, client, report=report, report_details=details.append)
         test.begin(await discover(client, model=None, data_parallel_size=None))
         task = asyncio.ensure_future(test.run())

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 from tests.real.vllm_server import MODEL, RANKS, VllmServer, engine_cores
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 from lmwarden.engine.client import EngineClient
 from lmwarden.engine.discover import discover
@@ -27,7 +27,7 @@ MOST_TOKENS = 3900
 def client_of(vllm: VllmServer, session: aiohttp.ClientSession) -> EngineClient:
     port = urlsplit(vllm.url).port or 0
     endpoint = EngineEndpoint(engine="e0", host="127.0.0.1", port=port, ranks=RANKS, model=MODEL)
-    return EngineClient(endpoint, session, timeout_s=10.0)
+    return EngineClient(endpoint, session, timeout_s=PATIENCE_S)
 
 
 async def test_boot_ids_are_the_ranks_own_and_outlast_traffic(vllm: VllmServer) -> None:

@@ -28,6 +28,8 @@ CHAT, COMPLETIONS, MESSAGES_API = "/v1/chat/completions", "/v1/completions", "/v
 USAGE = {"stream_options": {"include_usage": True}}
 CONTINUOUS = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 SHORT = {"max_tokens": 5, "ignore_eos": True}
+LONG = {"max_tokens": 1000, "ignore_eos": True}
+"""Two seconds: vLLM makes one event of all tokens that came while its server did not run, the last one among them."""
 TOO_LONG = [{"role": "user", "content": "too long " * 9000}]
 
 
@@ -42,12 +44,12 @@ class Case(NamedTuple):
 
 CASES = {
     "chat": Case(CHAT, {"messages": MESSAGES, **SHORT}, "1"),
-    "chat, streamed": Case(CHAT, {"messages": MESSAGES, "stream": True, **SHORT}, "1"),
-    "chat, streamed, usage": Case(CHAT, {"messages": MESSAGES, "stream": True, **SHORT, **USAGE}),
-    "chat, streamed, usage on": Case(CHAT, {"messages": MESSAGES, "stream": True, **SHORT, **CONTINUOUS}),
+    "chat, streamed": Case(CHAT, {"messages": MESSAGES, "stream": True, **LONG}, "1"),
+    "chat, streamed, usage": Case(CHAT, {"messages": MESSAGES, "stream": True, **LONG, **USAGE}),
+    "chat, streamed, usage on": Case(CHAT, {"messages": MESSAGES, "stream": True, **LONG, **CONTINUOUS}),
     "completions": Case(COMPLETIONS, {"prompt": [5, 6, 7, 8], **SHORT}, "0"),
-    "completions, streamed": Case(COMPLETIONS, {"prompt": "Hello", "stream": True, **SHORT}),
-    "completions, streamed, usage": Case(COMPLETIONS, {"prompt": "Hello", "stream": True, **SHORT, **USAGE}),
+    "completions, streamed": Case(COMPLETIONS, {"prompt": "Hello", "stream": True, **LONG}),
+    "completions, streamed, usage": Case(COMPLETIONS, {"prompt": "Hello", "stream": True, **LONG, **USAGE}),
     "messages": Case(MESSAGES_API, {"messages": MESSAGES, "max_tokens": 2}, "1"),
     "messages, streamed": Case(MESSAGES_API, {"messages": MESSAGES, "max_tokens": 2, "stream": True}),
     "responses": Case("/v1/responses", {"input": "Hello", "max_output_tokens": 3}),

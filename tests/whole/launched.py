@@ -54,7 +54,7 @@ class LaunchedWarden:
         return f"""
 [client]
 port = {self.client_port}
-drain_s = 5
+drain_s = {PATIENCE_S:g}
 [console]
 port = 0
 [storage]

@@ -25,6 +25,7 @@ the system has none (macOS), a thread waits.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import signal
@@ -86,20 +87,17 @@ def alive(process: ProcessId) -> bool:
 
 
 def mark_of(pid: int) -> str | None:
-    """The mark that a process was started with; None: none, or it may not be read."""
+    """The mark that a process was started with; None: none, or it may not be read.
+
+    One that has just been started is waited for, a second at most: to be asked in a thread.
+    """
     if sys.platform != "linux":
         try:
             return psutil.Process(pid).environ().get(MARK)
         except (psutil.Error, OSError):
             return None
-    shown = Path(f"/proc/{pid}/environ")
-    patient_until = time.monotonic() + _LOADING_S
     try:
-        environment, loading = shown.read_bytes(), True
-        while not environment and loading and time.monotonic() < patient_until:
-            os.sched_yield()
-            loading = _is_being_loaded(pid)  # before the look: else it may be loaded in between
-            environment = shown.read_bytes()
+        environment = _environment(pid)
     except OSError as error:
         _raise_if_blind(error)
         return None
@@ -197,7 +195,8 @@ async def end_family(
     """End all processes of a family.
 
     Args:
-        find: who is left of it; called in a thread.
+        find: who is left of it; called in a thread. Whoever was found once stays: its parent, by which it was found,
+            may end before it.
         term_grace_s: after SIGTERM.
         kill_grace_s: after SIGKILL.
         send: sends the signals.
@@ -205,7 +204,13 @@ async def end_family(
     Returns:
         Who could not be ended.
     """
-    left = await asyncio.to_thread(find)
+    seen: dict[ProcessId, None] = {}
+
+    def look() -> list[ProcessId]:
+        seen.update(dict.fromkeys(find()))
+        return [process for process in seen if alive(process)]
+
+    left = await asyncio.to_thread(look)
     for number, grace_s in ((signal.SIGTERM, term_grace_s), (signal.SIGKILL, kill_grace_s)):
         deadline = asyncio.get_running_loop().time() + grace_s
         asked: set[ProcessId] = set()
@@ -216,7 +221,7 @@ async def end_family(
             asked.update(left)
             time_left_s = deadline - asyncio.get_running_loop().time()
             await wait_until_gone(left, max(0.0, time_left_s))
-            left = await asyncio.to_thread(find)
+            left = await asyncio.to_thread(look)
             if time_left_s <= 0:
                 break
     return left
@@ -397,6 +402,34 @@ def _is_being_loaded(pid: int) -> bool:
     fields = _fields(Path(f"/proc/{pid}/stat").read_bytes())
     memory_bytes, environment_end = int(fields[20]), int(fields[48])
     return memory_bytes > 0 and environment_end == 0
+
+
+def _environment(pid: int) -> bytes:
+    """What a process was started with, once it is loaded; empty: nothing, as a process of the kernel's.
+
+    Raises:
+        OSError: it is gone or may not be read, or we have too many files open.
+    """
+    patient_until = time.monotonic() + _LOADING_S
+    environment, loading, late = _shown_environment(pid), True, False
+    while not environment and loading and not late:
+        os.sched_yield()
+        late = time.monotonic() >= patient_until  # before the look: we may have stood still ourselves
+        loading = _is_being_loaded(pid)  # before the look: else it may be loaded in between
+        environment = _shown_environment(pid)
+    return environment
+
+
+def _shown_environment(pid: int) -> bytes:
+    process = Path(f"/proc/{pid}")
+    try:
+        return (process / "environ").read_bytes()
+    except ProcessLookupError:
+        # It is there, but its first thread has ended: those that have not show it.
+        for thread in (process / "task").iterdir():
+            with contextlib.suppress(ProcessLookupError):
+                return (thread / "environ").read_bytes()
+        return b""
 
 
 def _raise_if_blind(error: OSError) -> None:

@@ -118,7 +118,10 @@ class EngineRecords:
             self._path(engine).unlink(missing_ok=True)
 
     def is_ours(self, record: EngineRecord) -> bool:
-        """Whether the recorded process lives and is the one that was started, not another with its number."""
+        """Whether the recorded process lives and is the one that was started, not another with its number.
+
+        To be asked in a thread: one that has just been started is waited for (``mark_of``).
+        """
         process = record.process
         if process is None or not alive(process):
             return False

@@ -85,7 +85,8 @@ async def end_orphans(folder: Path, wanted: Collection[str], settings: LaunchCon
     orphans = Orphans([], {})
     for engine in sorted(names - set(wanted)):
         record = records.load(engine)
-        root = record.process if record is not None and records.is_ours(record) else None
+        known = record is not None and await asyncio.to_thread(records.is_ours, record)
+        root = record.process if record is not None and known else None
         mark = records.mark(engine)
         if root is not None or any(other == mark for other, _ in found):
             log.info("ending an engine that the configuration does not have any more", engine=engine)
