@@ -116,7 +116,7 @@ async def test_what_a_handler_raises_is_raised() -> None:
     with pytest.raises(RuntimeError, match="it fails"):
         async with listening(fail) as listener:
             _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-            await called.wait()
+            await asyncio.wait_for(called.wait(), PATIENCE_S)
             writer.close()
             await writer.wait_closed()
 

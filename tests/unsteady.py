@@ -6,7 +6,8 @@ about; a test that fails then has a race, or takes real time for granted:
 * **Sockets are late.** What the kernel says of a socket is told to the loops of asyncio a little later, at random.
   The kernel says it again at each look, so nothing is lost, and no order is changed that anybody was promised.
 * **Processes stand still.** A process of its own stops pytest or one of its descendants for a moment, at random, and
-  lets it go on; the youngest are preferred, as races are near starts. It never touches one that somebody else stopped.
+  lets it go on; the youngest are preferred, as races are near starts. One that somebody else stopped is left alone, but
+  a stop that falls into one of ours ends with it.
 
 What a seed does depends on the machine too: a failure shows a race, a repetition may not.
 """
@@ -67,7 +68,7 @@ def disturb(family: list[psutil.Process], chance: random.Random) -> None:
         victim.suspend()
         time.sleep(_LONG_STILL_S if chance.random() < _LONG_SHARE else chance.choice(_STILL_S))
         victim.resume()
-    except psutil.NoSuchProcess:
+    except psutil.Error:
         pass
 
 

@@ -127,9 +127,9 @@ def plan(stub: StubEndpoint, **changes: object) -> Plan:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-async def run(time: Time, stub: StubEndpoint, **changes: object) -> RunOutcome:
-    async with asyncio.timeout(PATIENCE_S):
-        return await run_plan(plan(stub, clock=lambda: time.now_s, **changes), time, asyncio.Event())
+async def run(time: Time, stub: StubEndpoint, stop: asyncio.Event | None = None, **changes: object) -> RunOutcome:
+    async with asyncio.timeout(PATIENCE_S):  # its clock stands still where what the test waits for never happens
+        return await run_plan(plan(stub, clock=lambda: time.now_s, **changes), time, stop or asyncio.Event())
 
 
 async def test_a_run_measures_each_arm_and_sets_the_routing_back(stub: StubEndpoint) -> None:
@@ -214,7 +214,7 @@ async def test_an_interrupted_run_keeps_what_was_measured_and_sets_back(stub: St
                 stop.set()
 
     time = StopInSecondCell((30.0, lambda _: True), (30.0, lambda _: True))
-    outcome = await run_plan(plan(stub, clock=lambda: time.now_s, seconds=50.0), time, stop)
+    outcome = await run(time, stub, stop, seconds=50.0)
     assert outcome.interrupted
     assert [(row.arm, row.seconds) for row in outcome.levels] == [("off", 50), ("on", 30)]
     assert stub.patches[-1] == {"affinity": True, "placement": "hash", "admission": "auto"}
@@ -390,7 +390,8 @@ async def test_what_was_measured_is_handed_over_after_each_cell(stub: StubEndpoi
         kept.append(len(outcome.levels))
 
     time = at_once()
-    outcome = await run_plan(plan(stub, clock=lambda: time.now_s), time, asyncio.Event(), on_result=keep)
+    async with asyncio.timeout(PATIENCE_S):
+        outcome = await run_plan(plan(stub, clock=lambda: time.now_s), time, asyncio.Event(), on_result=keep)
     assert kept == [1, 2]
     assert outcome.replicas == 2
 
@@ -414,7 +415,7 @@ async def test_a_warden_rests_between_two_cells_and_not_after_the_last(stub: Stu
             asyncio.get_running_loop().call_later(0.2, stop.set)
 
     seen = StopAfterFirst((10.0, lambda _: True))
-    outcome = await run_plan(plan(stub, clock=lambda: seen.now_s, rest_s=1e9), seen, stop)
+    outcome = await run(seen, stub, stop, rest_s=1e9)
     assert len(seen.cells) == 1 and outcome.interrupted
     async with asyncio.timeout(PATIENCE_S):
         await run(at_once(), stub, rest_s=1e9, arms=["on"])

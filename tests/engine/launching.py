@@ -208,9 +208,10 @@ class Launched:
         return self
 
     async def drop(self) -> None:
-        """Vanish as a killed warden does: nothing is ended, nothing is written."""
+        """Vanish as a killed warden does: nothing is ended. What is being written is written first, as threads survive
+        a cancel, and a process calls in before it is written down."""
         if self._task is not None:
-            async with self.supervisor._lock:  # a process calls in before it is written down; threads survive a cancel
+            async with asyncio.timeout(PATIENCE_S), self.supervisor._lock:
                 self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self.supervisor.leave()

@@ -109,8 +109,9 @@ def test_two_listeners_of_which_one_is_a_stranger_s() -> None:
             signal.pause()
             own.close()
             os._exit(0)
+        os.close(said)  # so that reading ends with it
         try:
-            os.read(heard, 1)
+            assert os.read(heard, 1)
             assert not listens_alone(port, [HERE])
             assert (foreign_listener(port, [HERE]) or "").startswith(f"process {pid} ")
             assert listens_alone(port, [HERE, pid])
@@ -118,7 +119,6 @@ def test_two_listeners_of_which_one_is_a_stranger_s() -> None:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             os.close(heard)
-            os.close(said)
 
 
 def test_where_strangers_cannot_be_seen_it_is_asked_whether_one_of_ours_listens(

@@ -114,7 +114,8 @@ class Events:
             try:
                 message = await self._build()
                 if self._control.snapshot is not snapshot:
-                    # Of a command, which may have been answered meanwhile: its page must not show the state before it.
+                    # Of a command, which may have been answered meanwhile: its page should not show the state before
+                    # it. Once only: on a busy host the loop has others to serve.
                     self._of = self._control.snapshot
                     message = await self._build()
                 self._message = b"event: snapshot\ndata: %b\n\n" % message

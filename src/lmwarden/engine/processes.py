@@ -422,14 +422,15 @@ def _environment(pid: int) -> bytes:
 
 def _shown_environment(pid: int) -> bytes:
     process = Path(f"/proc/{pid}")
-    try:
-        return (process / "environ").read_bytes()
-    except ProcessLookupError:
-        # It is there, but its first thread has ended: those that have not show it.
-        for thread in (process / "task").iterdir():
-            with contextlib.suppress(ProcessLookupError):
-                return (thread / "environ").read_bytes()
-        return b""
+    with contextlib.suppress(ProcessLookupError):
+        if environment := (process / "environ").read_bytes():
+            return environment
+    # Its first thread may have ended (older kernels show nothing then): those that have not show it.
+    for thread in (process / "task").iterdir():
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            if environment := (thread / "environ").read_bytes():
+                return environment
+    return b""
 
 
 def _raise_if_blind(error: OSError) -> None:

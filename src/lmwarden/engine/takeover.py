@@ -4,9 +4,9 @@ A warden may be killed at any moment, and with ``on_exit = "keep"`` it leaves it
 the same data folder looks for each of its engines, by the record and by the mark. There are four cases:
 
 * the recorded process lives: it is taken over, if it is what the configuration says;
-* the record names no process yet, because the warden was killed while it started one: the marked process that no
-  other marked one has started is it;
-* the recorded process is gone and marked ones live (an engine core that outlived its API server): ended;
+* the record names no process yet, because the warden was killed while it started one: the marked process that
+  leads a session of its own, as it was started, and that no other marked one has started is it;
+* the first process is gone and marked ones live (an engine core that outlived its API server): ended;
 * processes of an engine that the configuration does not have any more: ended, before any engine is started, because
   they hold GPUs.
 """
