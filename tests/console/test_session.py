@@ -190,9 +190,7 @@ async def test_signing_out_ends_the_session(locked: Locked) -> None:
 async def test_another_password_signs_everybody_out(locked: Locked) -> None:
     cookies = await locked.sign_in()
     assert (await locked.answer("GET", "/api/models", Authorization=basic(PASSWORD)))[0] == 200
-    locked.file.write_text(
-        "yet another horse"
-    )  # two of one length and moment look the same
+    locked.file.write_text("yet another horse")  # two of one length and moment look the same
     locked.now.s += 2
     assert (await locked.answer("GET", "/api/models", cookies=cookies))[0] == 401
     assert (await locked.answer("GET", "/api/models", Authorization=basic(PASSWORD)))[0] == 401
