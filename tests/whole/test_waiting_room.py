@@ -25,7 +25,7 @@ from lmwarden.simulation.server import serving
 from lmwarden.types import Decision, Outcome, RequestRecord
 
 MODEL = "agents"
-SPEED = 8.0
+SPEED = 4.0
 """Modelled seconds per second. What the machine takes between two turns of an agent is modelled so many times as long:
 above a second the agents would count as pausing, and the room would not engage."""
 AGENTS = 14
