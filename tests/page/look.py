@@ -7,8 +7,8 @@ So tests wait for what they expect: by ``expect``, ``shows`` or ``until_seen``, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from re import Pattern
 from typing import TYPE_CHECKING, TypeVar
@@ -39,9 +39,11 @@ def has_address(page: Page, address: str) -> None:
     page.wait_for_function("(hash) => location.hash === hash", arg=address)
 
 
-def answered(page: Page) -> AbstractContextManager[object]:
+@contextmanager
+def answered(page: Page) -> Iterator[None]:
     """Changes of what is set, which the block asks for, have come about when it ends. One to a block."""
-    return page.expect_response(lambda response: response.request.method == "PATCH")
+    with page.expect_response(lambda response: response.request.method == "PATCH"):
+        yield
 
 
 def until_told_anew(page: Page) -> None:
